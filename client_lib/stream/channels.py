@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -27,6 +28,7 @@ from tandemfeed.client_lib.replay.locating import Beginning
 from tandemfeed.client_lib.replay.worker import Replayed
 from tandemfeed.client_lib.stream.filters.field_filter import FieldFilter
 from tandemfeed.client_lib.stream.filters.symbol_filter import SymbolFilter
+from tandemfeed.client_lib.stream.sockets.inbox import Arrival
 from tandemfeed.client_lib.stream.starts import Start, first_message_of
 from tandemfeed.client_lib.stream.statistics import ChannelStatistics
 from tandemfeed.client_lib.stream.trust.stream_trust import StreamTrust, Verdict, VerifyMode
@@ -41,9 +43,11 @@ from tandemfeed.feedcore.merge.effects import (
     MergeEffect,
     RequestReplay,
     SessionChanged,
+    Takeover,
 )
 from tandemfeed.feedcore.merge.history.place import ResumePoint
 from tandemfeed.feedcore.merge.sessions import SessionMerger
+from tandemfeed.feedcore.pause_free_clock import PauseFreeClock
 from tandemfeed.feedcore.wire.output_packet import RETRANSMISSION_BIT, OutputPacket
 from tandemfeed.feedcore.wire.packet_series import PacketSeries
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
@@ -65,6 +69,7 @@ class Channels:
         request_replay: called with each request for what is missing.
 
     Attributes:
+        clock: has the time by which trust and merge judge the adapters. The loop looks.
         grant: the present grant.
         decoder: for the feed's message model.
         topics: by channel, also of those that are not granted any more.
@@ -93,6 +98,8 @@ class Channels:
         self.losses = LossWatch(lambda: self.grant)
         self._counters, self._request_replay = counters, request_replay
         self._is_for_cursor = cursor is not None
+        self._received_ns = time.monotonic_ns()
+        self.clock = PauseFreeClock(self._received_ns)
         self._verify: VerifyMode = verify
         self._merger_config = merger_config
         self._trusts: dict[int, StreamTrust] = {}
@@ -167,21 +174,25 @@ class Channels:
 
     # ---- packets and time ----
 
-    def on_opened(self, opened: ReceivedPacket | ReceivedSignature, sender: str = "") -> bool:
+    def on_opened(self, opened: ReceivedPacket | ReceivedSignature, arrival: Arrival) -> bool:
         """Take what was opened for all subscriptions of the feed; False if this one refuses it.
 
         Args:
-            sender: of a signature: the source address of the datagram.
+            arrival: its own.
         """
-        now_ns = time.monotonic_ns()
+        clock, path = self.clock, arrival[1]
+        self._received_ns = received_ns = time.monotonic_ns()
+        now_ns = received_ns - clock.paused_ns  # as `clock.between`, without a call for every packet
+        if now_ns > clock.limit_ns:
+            now_ns = clock.limit_ns
         try:
             if isinstance(opened, ReceivedSignature):
                 claimed = opened.claimed
                 trust = self._trust_of(claimed.channel_id, claimed.key_id)
-                verdicts = trust.on_signature(opened, now_ns, sender=sender)
+                verdicts = trust.on_signature(opened, now_ns, path, sender=arrival[2])
             else:
                 packet = opened.packet
-                verdicts = self._trust_of(packet.channel_id, opened.key_id).on_packet(opened, now_ns)
+                verdicts = self._trust_of(packet.channel_id, opened.key_id).on_packet(opened, now_ns, path)
                 self.losses.on_packet(packet, opened.incarnation, opened.counter)
         except PacketRefused as refused:
             self._counters.refuse(refused.reason)
@@ -192,9 +203,11 @@ class Channels:
 
     def on_replayed(self, replayed: Replayed) -> None:
         """Take packets from an adapter's replay service."""
+        self._received_ns = time.monotonic_ns()
+        now_ns = self.clock.between(self._received_ns)
         for reason in replayed.refused:
             self._counters.refuse(reason)
-        feed_id, adapter_id, now_ns = self.grant.feed_id, replayed.adapter_id, time.monotonic_ns()
+        feed_id, adapter_id = self.grant.feed_id, replayed.adapter_id
         for part in replayed.parts:
             count = len(part) if isinstance(part, PacketSeries) else 1
             if part.feed_id != feed_id:
@@ -213,21 +226,22 @@ class Channels:
     def on_replay_ended(self, request: RequestReplay, *, is_answered: bool) -> None:
         """The whole answer to a request has been passed in."""
         if (merger := self._mergers.get(request.channel_id)) is not None:
-            merger.on_replay_ended(request, time.monotonic_ns(), is_answered=is_answered)
+            merger.on_replay_ended(request, self.clock.between(time.monotonic_ns()), is_answered=is_answered)
             self._is_deadline_old = True
 
     def on_timer(self, now_ns: int) -> None:
-        """Do what is due."""
+        """Do what is due. Args: now_ns: by the clock of the channels."""
+        self._received_ns = self.clock.monotonic_ns(now_ns)
         for trust in self._trusts.values():  # first, because it tells which adapters live
             for proved_at_ns, verdict in trust.on_timer(now_ns):
                 self._take(verdict, proved_at_ns)
         for merger in self._mergers.values():
-            self._perform(merger.on_timer(now_ns, random.random()), now_ns)
+            self._perform(merger.on_timer(now_ns, random.random()))
         if self._snapshots:
             self._take_snapshots()
 
     def next_deadline_ns(self) -> int | None:
-        """When to call `on_timer`."""
+        """When to call `on_timer`, by the clock of the channels."""
         if self._is_deadline_old:  # most turns of an idle stream do not change it
             self._deadline_ns = earliest(*[merger.next_deadline_ns() for merger in self._mergers.values()])
             self._is_deadline_old = False
@@ -304,12 +318,12 @@ class Channels:
 
     def _deliver_last_values(self, channel_id: int, values: LastValues) -> None:
         """A snapshot as an adapter has it, and then an empty batch, with which a cursor moves to where it ends."""
-        now_ns, unix_ns = time.monotonic_ns(), time.time_ns()
-        batches = [self._batch(packet, unix_ns, now_ns) for packet in values.packets]
+        unix_ns = time.time_ns()
+        batches = [self._batch(packet, unix_ns) for packet in values.packets]
         for batch in batches:
             batch.moves_cursor = False
         wanted = [batch for batch in batches if batch.message_count]
-        end = Batch(values.end(), unix_ns, now_ns, self.decoder)
+        end = Batch(values.end(), unix_ns, self._received_ns, self.decoder)
         end.lineage, end.skipped = values.point.lineage, values.point.next_source_seqs
         message_count = sum(batch.message_count for batch in wanted)
         self.ready += (*wanted, end, SnapshotTaken(channel_id, message_count, values.point.place.message_seq))
@@ -337,53 +351,55 @@ class Channels:
             self.ready.append(verdict)
 
     def _merge(self, packet: OutputPacket, now_ns: int) -> None:
-        self._perform(self._mergers[packet.channel_id].on_packet(packet, now_ns), now_ns)
+        self._perform(self._mergers[packet.channel_id].on_packet(packet, now_ns))
         if self._snapshots:
             self._take_snapshots()
 
     def _merge_series(self, series: PacketSeries, now_ns: int) -> None:
-        self._perform(self._mergers[series.channel_id].on_series(series, now_ns), now_ns)
+        self._perform(self._mergers[series.channel_id].on_series(series, now_ns))
         if self._snapshots:
             self._take_snapshots()
 
-    def _perform(self, effects: list[MergeEffect], now_ns: int) -> None:
+    def _perform(self, effects: list[MergeEffect]) -> None:
         self._is_deadline_old = True
         for effect in effects:
             if isinstance(effect, Deliver):
                 if effect.packet.flags & RETRANSMISSION_BIT:
                     self.losses.on_delivered(effect.packet)
-                self._deliver((effect.packet,), now_ns)
+                self._deliver((effect.packet,))
             elif isinstance(effect, DeliverSeries):
                 self.losses.on_series_delivered(effect.series)
-                self._deliver_series(effect.series, now_ns)
+                self._deliver_series(effect.series)
             elif isinstance(effect, RequestReplay):
                 self._request_replay(effect)
             elif isinstance(effect, Filled):
                 self.losses.on_filled(effect.packet)
-                self.ready.append(FilledItem(self._batch(effect.packet, time.time_ns(), now_ns)))
+                self.ready.append(FilledItem(self._batch(effect.packet, time.time_ns())))
             else:
                 self.losses.on_event(effect)
                 if isinstance(effect, Ended):
                     self._ended.add(effect.channel_id)
                 elif isinstance(effect, SessionChanged):
                     self._ended.discard(effect.channel_id)
+                elif isinstance(effect, Takeover):
+                    effect = replace(effect, at_ns=self._received_ns)
                 self.ready.append(effect)
 
-    def _deliver(self, packets: tuple[OutputPacket, ...], now_ns: int) -> None:
+    def _deliver(self, packets: tuple[OutputPacket, ...]) -> None:
         """Deliver packets of one channel, or add them to its snapshot."""
         unix_ns = time.time_ns()
         if self._snapshots and (snapshot := self._snapshots.get(packets[0].channel_id)) is not None:
             for packet in packets:
-                snapshot.add(self._batch(packet, unix_ns, now_ns))
+                snapshot.add(self._batch(packet, unix_ns))
         else:
-            self.ready += [self._batch(packet, unix_ns, now_ns) for packet in packets]
+            self.ready += [self._batch(packet, unix_ns) for packet in packets]
 
-    def _deliver_series(self, series: PacketSeries, now_ns: int) -> None:
+    def _deliver_series(self, series: PacketSeries) -> None:
         if self._filters or self._field_filter is not None or self._snapshots or self._begun:
-            self._deliver(series.packets, now_ns)
+            self._deliver(series.packets)
             return
-        unix_ns, decoder = time.time_ns(), self.decoder
-        batches = [BatchOfSeries(series, place, unix_ns, now_ns, decoder) for place in range(len(series))]
+        times, decoder = (time.time_ns(), self._received_ns), self.decoder
+        batches = [BatchOfSeries(series, place, *times, decoder) for place in range(len(series))]
         if self._is_for_cursor:
             lineage = self._mergers[series.channel_id].present.lineage
             for batch in batches:
@@ -406,11 +422,11 @@ class Channels:
                 message_count = sum(batch.message_count for batch in batches)
                 self.ready.append(SnapshotTaken(channel_id, message_count, merger.next_message_seq or 0))
 
-    def _batch(self, packet: OutputPacket, unix_ns: int, now_ns: int) -> Batch:
+    def _batch(self, packet: OutputPacket, unix_ns: int) -> Batch:
         places = None
         if self._filters and (chosen := self._filters.get(packet.channel_id)) is not None:
             packet, places = chosen.select(packet)
-        batch = Batch(packet, unix_ns, now_ns, self.decoder, places)
+        batch = Batch(packet, unix_ns, self._received_ns, self.decoder, places)
         if self._field_filter is not None:
             batch = self._field_filter.select(batch)
         return self._for_cursor(batch) if self._is_for_cursor else batch

@@ -30,8 +30,10 @@ from tandemfeed.client_lib.stream.sockets.transport_choice import Transport, Uni
 from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.deadlines import earliest
 from tandemfeed.feedcore.merge.effects import RequestReplay
+from tandemfeed.feedcore.pause_free_clock import LOOK_EVERY_NS, PauseFreeClock
 
 MAILBOX_COUNT_MAX = 256
+MOMENT_MS = 20  # after a pause, libzmq's thread and those of calls have passed on what had arrived
 
 
 class Letters:
@@ -77,12 +79,15 @@ class Loop:
         self.replayed_count = 0
         self.queues, self._reports_lag = QueueWatch(), reports_lag
         self._last_item: Revoked | None = None
-        self._turn_at_ns, self._is_turn_open = time.monotonic_ns(), False  # when the last turn was; must be finished
+        # When the last turn was, by the monotonic clock and by that of the channels; whether it must be finished.
+        self._turn_at_ns = self._now_ns = time.monotonic_ns()
+        self._is_turn_open = False
         self._shared = shared
         self.inbox = Inbox(shared.receive_queue_count_max, self._mailbox.fd, self._mailbox.wake)
         self._replay = ReplayWorker(session, self._mailbox.put)
         try:
             self.channels = channels_of(self._replay.request)
+            self.channels.clock = self._clock = PauseFreeClock(self._turn_at_ns)
             self._set_adapters(self.channels.grant)
             self.sockets = shared.join(self.inbox, self.channels.grant, transport)
         except BaseException:
@@ -106,15 +111,12 @@ class Loop:
         Messages are returned as soon as they are there; the next call begins with the rest of their turn.
         """
         give_up_at_ns = None if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
-        channels, ready, sockets = self.channels, self.channels.ready, self.sockets
+        ready = self.channels.ready
         if self._is_turn_open:
             self._finish_turn()
         while not ready and not self.is_over:
-            wake_at_ns = earliest(channels.next_deadline_ns(), sockets.deadline_ns, give_up_at_ns)
-            wait_ms = -1 if wake_at_ns is None else max(0, -(-(wake_at_ns - time.monotonic_ns()) // 1_000_000))
-            if sockets.wait(self.inbox, wait_ms):
-                self._read_letters()
-            self._take_arrivals()
+            self._receive(self._wait_ms(give_up_at_ns))
+            self._take_arrivals(missed_nothing=self._missed_nothing())
             if ready:
                 break
             self._finish_turn()
@@ -124,36 +126,57 @@ class Loop:
         ready.clear()
         return items
 
-    def _take_arrivals(self) -> None:
+    def _wait_ms(self, give_up_at_ns: int | None) -> int:
+        """How long to wait for arrivals and letters; -1: without a limit. While something can become due, not for long,
+        so that a pause of this process is noticed as one."""
+        now_ns, due_ns = time.monotonic_ns(), self.channels.next_deadline_ns()
+        if due_ns is not None:
+            due_ns = self._clock.monotonic_ns(due_ns)
+        wake_at_ns = earliest(due_ns, self.sockets.deadline_ns)
+        if wake_at_ns is not None:
+            wake_at_ns = min(wake_at_ns, now_ns + LOOK_EVERY_NS)
+        wake_at_ns = earliest(wake_at_ns, give_up_at_ns)
+        return -1 if wake_at_ns is None else max(0, -(-(wake_at_ns - now_ns) // 1_000_000))
+
+    def _receive(self, wait_ms: int) -> None:
+        if self.sockets.wait(self.inbox, wait_ms):
+            self._read_letters()
+
+    def _missed_nothing(self) -> bool:
+        """True if nothing arrived during a pause of this process, nor does a moment later."""
+        if self.inbox or self.channels.ready or not self._clock.was_paused(time.monotonic_ns()):
+            return False
+        self._receive(MOMENT_MS)
+        return not (self.inbox or self.channels.ready or self._mailbox)
+
+    def _take_arrivals(self, *, missed_nothing: bool) -> None:
         """Take a portion of the inbox."""
-        inbox, on_opened, heard = self.inbox, self.channels.on_opened, ""
+        inbox, on_opened = self.inbox, self.channels.on_opened
         for _ in range(min(len(inbox), self.sockets.turn_count_max)):
             arrival = inbox.take()
             if isinstance(arrival, UnicastChosen):
                 self.channels.ready.append(arrival)
                 continue
-            opened, group, sender = arrival
-            if on_opened(opened, sender) and group and group != heard:
-                heard = group
-                self.sockets.on_heard(group, time.monotonic_ns())
+            on_opened(arrival[0], arrival)
         for reason, count in inbox.take_refused().items():
             self._counters.refusals[reason] += count
         self._counters.counts[Counter.INBOX_DROPPED] = inbox.dropped_count
         self._turn_at_ns, self._is_turn_open = time.monotonic_ns(), True
+        self._now_ns = self._clock.look(self._turn_at_ns, missed_nothing=missed_nothing)
 
     def _finish_turn(self) -> None:
         """Do what was due at the time of the turn, and look for lag. Not what is due now: after a long pause of the
         application, a stream whose datagrams wait in a queue is not silent."""
         self._is_turn_open = False
-        now_ns, channels, sockets = self._turn_at_ns, self.channels, self.sockets
-        lag = self.queues.on_turn(has_more=len(self.inbox) > 0 or sockets.has_more, now_ns=now_ns)
+        at_ns, channels = self._turn_at_ns, self.channels
+        lag = self.queues.on_turn(has_more=len(self.inbox) > 0 or self.sockets.has_more, now_ns=at_ns)
         if lag is not None and self._reports_lag:
             channels.ready.append(lag)
-        channels.losses.is_behind = self.queues.has_lagged(now_ns)
-        deadline_ns = earliest(channels.next_deadline_ns(), sockets.deadline_ns)
-        if deadline_ns is not None and now_ns >= deadline_ns:
-            channels.on_timer(now_ns)
-            sockets.on_timer(now_ns)
+        channels.losses.is_behind = self.queues.has_lagged(at_ns)
+        due_ns = channels.next_deadline_ns()
+        if due_ns is not None and self._now_ns >= due_ns:
+            channels.on_timer(self._now_ns)
+        self.sockets.on_timer(at_ns)
         if self._last_item is not None:  # after everything else of this turn
             channels.ready.append(self._last_item)
             self._last_item, self.is_over = None, True

@@ -51,6 +51,10 @@ class Mailbox(Generic[T]):
             self._room.notify()
         return letter
 
+    def __len__(self) -> int:
+        """How many letters wait."""
+        return self._letters.qsize()
+
     def wake(self) -> None:
         """Wake the loop. Safe to call from any thread or signal handler."""
         with self._room:  # re-entrant, so a signal handler that interrupts its holder gets in

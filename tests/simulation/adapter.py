@@ -42,14 +42,16 @@ from tests.simulation.checkers.content import Violation
 from tests.simulation.output_journal import OutputJournal
 from tests.simulation.peer_calls import PeerCalls
 from tests.simulation.plan import AdapterPlan, Plan
-from tests.simulation.toy_feed import OUT_BODY, ToyConverter
-from tests.simulation.world import SOURCE, Link, World
+from tests.simulation.signed_line import Sealed, SignedLine
+from tests.simulation.toy_feed import FEED_ID, OUT_BODY, ToyConverter
+from tests.simulation.world import SOURCE, START_NS, Link, World
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
 SOCKET_QUEUE_MAX = 200  # datagrams that sockets keep while the process does not read
 PPM = 1_000_000
+WALL_NS = 1_700_000_000 * 1_000_000_000
 Event = tuple[Callable[..., list[AdapterEffect]], tuple[object, ...]]
 
 
@@ -80,6 +82,10 @@ class AdapterActor:
         self._world, self._cluster, self._plan, self._own = world, cluster, plan, own
         self._calls = PeerCalls(world, cluster, self)
         self._listeners: list[tuple[Link, Callable[[OutputPacket], None]]] = []
+        self._readers: list[tuple[Link, Callable[[Sealed], None]]] = []
+        # By channel, of this life and the one before: what it sends to the readers that check signatures.
+        self.lines: dict[int, SignedLine] = {}
+        self.former_lines: dict[int, SignedLine] = {}
         self._inbox: deque[Event] = deque()
         self._datagrams_waiting = 0
         self._unperformed: list[AdapterEffect] = []
@@ -99,9 +105,13 @@ class AdapterActor:
 
     # ---- life ----
 
-    def listen(self, listeners: list[tuple[Link, Callable[[OutputPacket], None]]]) -> None:
-        """Set the receivers of this adapter's output."""
-        self._listeners = listeners
+    def listen(
+        self,
+        listeners: list[tuple[Link, Callable[[OutputPacket], None]]],
+        readers: list[tuple[Link, Callable[[Sealed], None]]],
+    ) -> None:
+        """Set the receivers of this adapter's output. Args: readers: those that check signatures."""
+        self._listeners, self._readers = listeners, readers
 
     def start(self, _: object = None) -> None:
         """Start a new process on the same host, with the same journal."""
@@ -120,6 +130,9 @@ class AdapterActor:
         config = engine_config(self._plan, self.adapter_id, session, self._ended_ns)
         self.engine = AdapterEngine(config, self.converters, self.counters[-1], self.clock_ns())
         self.engine.health = self._own.health
+        self.former_lines = self.lines
+        self.lines = {channel: SignedLine(FEED_ID, channel, self.adapter_id, self.life) for channel in self.converters}
+        self._cluster.on_adapter_started()
         self._former_ends = {}
         for state, runs in self.journal.resumable(session):
             self.engine.resume_from(state, runs, self.clock_ns())
@@ -184,6 +197,11 @@ class AdapterActor:
     def stamp(self) -> int:
         """Note that a report to the admin server is sent now; returns its id."""
         return self.holder_clock.on_report_sent(self.clock_ns())
+
+    def wall_ns(self) -> int:
+        """The adapter's wall clock."""
+        now = self._world.now_ns
+        return WALL_NS + now + sum(by for at, by in self._own.wall_steps if now >= START_NS + at)
 
     @property
     def is_slow(self) -> bool:
@@ -316,6 +334,9 @@ class AdapterActor:
     def _perform(self, effects: list[AdapterEffect]) -> None:
         self._cluster.on_effects(self, effects)
         perform(effects, self)
+        for line in self.lines.values() if self._readers else ():
+            while line.is_signature_due:
+                self._send_to_readers(line.sign(self.wall_ns()))
 
     def publish(self, packets: Sequence[OutputPacket]) -> None:
         """Journal and transmit each packet."""
@@ -360,6 +381,12 @@ class AdapterActor:
         else:
             for link, hear in self._listeners:
                 multicast(link, hear, packet)
+        if self._readers:
+            self._send_to_readers(self.lines[packet.channel_id].seal(packet, self.wall_ns()))
+
+    def _send_to_readers(self, datagram: Sealed) -> None:
+        for link, hear in self._readers:
+            self._world.multicast(link, hear, datagram)
 
     def _check_own_past(self, packet: OutputPacket) -> None:
         """Check that this life repeats no packet of an earlier life in an epoch, unless a snapshot superseded it."""

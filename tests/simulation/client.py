@@ -8,15 +8,34 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tandemfeed.client_lib.stream.trust.stream_trust import Distrusted, StreamTrust, Verdict
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.merge.config import MergerConfig
-from tandemfeed.feedcore.merge.effects import Deliver, DeliverSeries, Ended, MergeEffect, RequestReplay, SessionChanged
+from tandemfeed.feedcore.merge.effects import (
+    Deliver,
+    DeliverSeries,
+    Ended,
+    MergeEffect,
+    RequestReplay,
+    SessionChanged,
+    Stale,
+)
 from tandemfeed.feedcore.merge.history.place import BEGINNING, ResumePoint
 from tandemfeed.feedcore.merge.sessions import FormerSession, SessionMerger
+from tandemfeed.feedcore.pause_free_clock import LOOK_EVERY_NS, MOMENT_NS, PAUSE_NS, PauseFreeClock
 from tandemfeed.feedcore.wire.lineage import Lineage
-from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket, encode_output_packet
+from tandemfeed.feedcore.wire.output_packet import (
+    RETRANSMISSION_BIT,
+    OutputFlag,
+    OutputPacket,
+    encode_output_packet,
+)
 from tandemfeed.feedcore.wire.packet_series import PacketSeries, decode_series, packets_of
+from tandemfeed.feedcore.wire.refusal import PacketRefused
+from tandemfeed.transport.sealing.opening import ReceivedPacket
+from tests.simulation.checkers.content import Violation
 from tests.simulation.plan import MS, ClientPlan, Plan
+from tests.simulation.signed_line import Sealed
 from tests.simulation.toy_feed import FIRST_SESSION
 from tests.simulation.world import START_NS, World
 
@@ -26,6 +45,7 @@ if TYPE_CHECKING:
 
 SOCKET_QUEUE_MAX = 200
 CLIENT_GRACE_NS = 3_000 * MS  # longer than the interval of the final heartbeats, which is one second
+SILENT_NS = 100 * MS  # how long nothing can have arrived from an adapter whose stream is stale
 UNCONFIRMED_NS = 600 * MS  # short enough to declare messages of a single adapter missing during the run
 
 
@@ -73,36 +93,75 @@ class ClientActor:
         # Which adapter's replay service was first in the last request of a channel, for numbered messages (True) or for
         # others. A common counter would send each kind to the same adapters if requests alternate.
         self._turns: Counter[tuple[int, bool]] = Counter()
-        self._is_paused = False
-        self._inbox: list[OutputPacket] = []
+        self._is_paused, self._paused_at_ns = False, 0
+        self._inbox: list[OutputPacket | Sealed] = []
+        self._clock = PauseFreeClock(world.now_ns)
+        self.verifies = own.verify
+        self._trusts: dict[int, StreamTrust] = {}  # by channel
+        self._arrived_at_ns: dict[tuple[int, int], int] = {}  # by channel and adapter, at the socket
 
     @property
     def has_ended(self) -> bool:
         """True after the last `Ended` of every channel."""
         return len(self.ended) == len(self.mergers)
 
+    @property
+    def now_ns(self) -> int:
+        """The client's time, which stands still while it is paused."""
+        return self._clock.now_ns
+
     def on_output(self, packet: OutputPacket) -> None:
         """A datagram arrives at the socket."""
-        if self._is_paused:
+        if not packet.flags & RETRANSMISSION_BIT and packet.session == self.mergers[packet.channel_id].session:
+            self._arrived_at_ns[packet.channel_id, packet.adapter_id] = self._world.now_ns
+        self._arrive(packet)
+
+    def on_sealed(self, datagram: Sealed) -> None:
+        """A datagram arrives at the socket of a client that checks signatures."""
+        self._arrive(datagram)
+
+    def _arrive(self, datagram: OutputPacket | Sealed) -> None:
+        if self._is_paused or self._inbox:
             if len(self._inbox) < SOCKET_QUEUE_MAX:
-                self._inbox.append(packet)
+                self._inbox.append(datagram)
         elif self._world.now_ns >= self._start_ns:
-            self._take(packet)
+            self._open(datagram)
+
+    def announce(self) -> None:
+        """The admin server announces the present starts of the adapters, and those before."""
+        for channel, trust in self._trusts.items():
+            lines = [
+                each[channel]
+                for adapter in self._cluster.adapters
+                for each in (adapter.former_lines, adapter.lines)
+                if channel in each
+            ]
+            trust.announce(replace(line.start, next_counters={channel: line.next_counter}) for line in lines)
 
     def pause(self) -> None:
-        """Pause."""
-        self._is_paused = True
+        """Pause, if it has started."""
+        if self._world.now_ns < self._start_ns:
+            return
+        self._is_paused, self._paused_at_ns = True, self._world.now_ns
         self._world.log("{} is paused", self.name)
 
     def resume(self, _: object = None) -> None:
-        """Resume with the datagrams that the sockets kept."""
+        """Resume. After a long pause, the datagrams that the sockets kept come a moment later, because the threads that
+        pass them on were stopped, too."""
         if self._is_paused:
             self._world.log("{} resumes", self.name)
             self._is_paused = False
-            waiting, self._inbox = self._inbox, []
-            for packet in waiting:
-                self._take(packet)
+            if self._world.now_ns - self._paused_at_ns <= PAUSE_NS:
+                self._catch_up(None)
+                return
+            self._world.after(self._random.randrange(MOMENT_NS // 2), self._catch_up)
             self._schedule()
+
+    def _catch_up(self, _: object) -> None:
+        """Take what waits, unless another pause has begun."""
+        while self._inbox and not self._is_paused:
+            self._open(self._inbox.pop(0))
+        self._schedule()
 
     # ---- inside ----
 
@@ -117,6 +176,9 @@ class ClientActor:
             self.mergers[number] = SessionMerger(
                 number, session, self.counters[number], self._config, start_seq, former=former
             )
+            if self.verifies:
+                self._trusts[number] = StreamTrust(number, self.counters[number], self.verifies)
+        self.announce()
         self._cluster.on_client_begun(self)
 
     def _former(self, channel: int, session: int) -> FormerSession:
@@ -129,12 +191,37 @@ class ClientActor:
             self.unknown_ends.add((channel, session))
         return FormerSession(session, ResumePoint(BEGINNING, Lineage(), {}), tuple(heartbeats))
 
-    def _take(self, packet: OutputPacket) -> None:
+    def _open(self, datagram: OutputPacket | Sealed) -> None:
+        """Take a datagram, if it is believed now."""
+        self._clock.look(self._world.now_ns)
         if not self.first_session:
             self._begin()
+        if isinstance(datagram, OutputPacket):
+            self._take(datagram)
+            return
+        try:
+            if isinstance(datagram, ReceivedPacket):
+                channel = datagram.packet.channel_id
+                verdicts = self._trusts[channel].on_packet(datagram, self.now_ns)
+            else:
+                channel = datagram.claimed.channel_id
+                verdicts = self._trusts[channel].on_signature(datagram, self.now_ns)
+        except PacketRefused:
+            return
+        for verdict in verdicts:
+            self._take_verdict(verdict)
+
+    def _take_verdict(self, verdict: Verdict) -> None:
+        if isinstance(verdict, Distrusted):
+            raise Violation("trust", f"{self.name}: {verdict}, although no one forges")
+        self._take(verdict)
+
+    def _take(self, packet: OutputPacket) -> None:
         merger = self.mergers[packet.channel_id]
+        if self._trusts and packet.flags & RETRANSMISSION_BIT:
+            self._trusts[packet.channel_id].on_replayed(packet)
         self._cluster.on_heard(self, packet)
-        effects = merger.on_packet(packet, self._world.now_ns)
+        effects = merger.on_packet(packet, self.now_ns)
         if effects:
             self._perform(packet.channel_id, effects)
         self._cluster.at_end_of_turn(self, packet.channel_id, is_timer=False)
@@ -142,11 +229,14 @@ class ClientActor:
 
     def _take_series(self, series: PacketSeries) -> None:
         """Take packets of a replay that continue each other."""
+        self._clock.look(self._world.now_ns)
         if not self.first_session:
             self._begin()
+        if self._trusts:
+            self._trusts[series.channel_id].on_replayed_series(series)
         for packet in series.packets:
             self._cluster.on_heard(self, packet)
-        effects = self.mergers[series.channel_id].on_series(series, self._world.now_ns)
+        effects = self.mergers[series.channel_id].on_series(series, self.now_ns)
         self._perform(series.channel_id, effects)
         self._cluster.at_end_of_turn(self, series.channel_id, is_timer=False)
         self._schedule()
@@ -156,6 +246,8 @@ class ClientActor:
             if self._world.is_verbose or not isinstance(effect, Deliver | RequestReplay):
                 self._world.log("{} {}", self.name, describe(effect))
             self._watch(self, channel, effect)
+            if isinstance(effect, Stale) and not self._trusts:
+                self._check_silence(effect)
             if isinstance(effect, SessionChanged):
                 self.sessions[channel] = effect.new_session
             if isinstance(effect, RequestReplay):
@@ -163,13 +255,22 @@ class ClientActor:
             elif isinstance(effect, Ended) and self.sessions.get(channel, self.first_session) == self._last_session:
                 self.ended.add(channel)
 
+    def _check_silence(self, stale: Stale) -> None:
+        """Nothing of the adapter has arrived at the socket for some time, whether the client has looked or not."""
+        silent_ns = self._world.now_ns - self._arrived_at_ns.get((stale.channel_id, stale.adapter_id), 0)
+        if silent_ns < SILENT_NS:
+            raise Violation("pauses", f"{self.name}: {stale}, although it sent something {silent_ns / MS:.1f} ms ago")
+
     def _schedule(self) -> None:
         deadlines = [merger.next_deadline_ns() for merger in self.mergers.values()]
         deadline = min((each for each in deadlines if each is not None), default=None)
+        if deadline is None:
+            return
         now_ns = self._world.now_ns
-        if deadline is not None and (self._wake_at_ns is None or deadline < self._wake_at_ns):
-            self._wake_at_ns = max(deadline, now_ns)
-            self._world.at(self._wake_at_ns, self._wake, self._wake_at_ns)
+        wake_at_ns = max(now_ns, min(self._clock.monotonic_ns(deadline), now_ns + LOOK_EVERY_NS))
+        if self._wake_at_ns is None or wake_at_ns < self._wake_at_ns:
+            self._wake_at_ns = wake_at_ns
+            self._world.at(wake_at_ns, self._wake, wake_at_ns)
 
     def _wake(self, when: int) -> None:
         if self._wake_at_ns != when:
@@ -177,10 +278,16 @@ class ClientActor:
         self._wake_at_ns = None
         if self._is_paused:
             return
+        now_ns = self._clock.look(self._world.now_ns)
+        due = [merger.next_deadline_ns() for merger in self.mergers.values()]
+        if any(each is not None and each <= now_ns for each in due):
+            for trust in self._trusts.values():  # first, because it knows which adapters live
+                for _, verdict in trust.on_timer(now_ns):
+                    self._take_verdict(verdict)
         for channel, merger in self.mergers.items():
             deadline = merger.next_deadline_ns()
-            if deadline is not None and deadline <= when:
-                self._perform(channel, merger.on_timer(self._world.now_ns, self._random.random()))
+            if deadline is not None and deadline <= now_ns:
+                self._perform(channel, merger.on_timer(now_ns, self._random.random()))
                 self._cluster.at_end_of_turn(self, channel, is_timer=True)
         self._schedule()
 
@@ -210,6 +317,7 @@ class ClientActor:
     def _hear(self, answer: tuple[RequestReplay, list[OutputPacket]]) -> None:
         """Take a whole answer; the merger then may request the next part at once."""
         request, packets = answer
+        self._clock.look(self._world.now_ns)
         parts, refused = decode_series([encode_output_packet(packet) for packet in packets])
         assert not refused
         for part in parts:
@@ -219,7 +327,7 @@ class ClientActor:
                 for packet in packets_of(part):
                     self.on_output(packet)
         if not self._is_paused:
-            self.mergers[request.channel_id].on_replay_ended(request, self._world.now_ns, is_answered=True)
+            self.mergers[request.channel_id].on_replay_ended(request, self.now_ns, is_answered=True)
             self._schedule()
 
 

@@ -164,8 +164,12 @@ class Cluster:
         self.clients += [ClientActor(world, self, plan, own, self._on_merge_effect) for own in plan.clients]
         for adapter in self.adapters:
             hearers = [(peer.name, peer.on_output) for peer in self.adapters if peer is not adapter]
-            hearers += [(client.name, client.on_output) for client in self.clients]
-            adapter.listen([(world.link(adapter.name, name), hear) for name, hear in hearers])
+            hearers += [(client.name, client.on_output) for client in self.clients if not client.verifies]
+            readers = [(client.name, client.on_sealed) for client in self.clients if client.verifies]
+            adapter.listen(
+                [(world.link(adapter.name, name), hear) for name, hear in hearers],
+                [(world.link(adapter.name, name), hear_sealed) for name, hear_sealed in readers],
+            )
         self._convergence = ConvergenceChecker(plan, self.adapters, self.clients)
         self._trace = hashlib.sha256() if is_traced else None
 
@@ -266,6 +270,11 @@ class Cluster:
         if self.checks.losses is not None:
             self.checks.losses.on_peer_state(adapter, state)
 
+    def on_adapter_started(self) -> None:
+        """The admin server announces the adapters' starts to the readers that check signatures."""
+        for client in self.clients:
+            client.announce()
+
     def on_client_begun(self, client: ClientActor) -> None:
         """A client has created its mergers."""
         for channel, merger in client.mergers.items() if not self.plan.new_sessions else ():
@@ -277,12 +286,12 @@ class Cluster:
     def on_heard(self, client: ClientActor, packet: OutputPacket) -> None:
         """A client is about to give a packet to its merger."""
         if (events := self.checks.events.get((client.name, packet.channel_id))) is not None:
-            events.on_packet(packet, self.world.now_ns)
+            events.on_packet(packet, client.now_ns)
 
     def at_end_of_turn(self, client: ClientActor, channel: int, *, is_timer: bool) -> None:
         """A client's merger has handed over everything that was due."""
         if (events := self.checks.events.get((client.name, channel))) is not None:
-            events.at_end_of_turn(self.world.now_ns, is_timer=is_timer)
+            events.at_end_of_turn(client.now_ns, is_timer=is_timer)
 
     def on_moved(self, adapter: AdapterActor, effect: StateMoved) -> None:
         """A channel of an adapter changed its state."""
@@ -298,7 +307,7 @@ class Cluster:
         checks = self.checks.of[session]
         checks.deliveries[client.name, channel].on_effect(effect)
         if (events := self.checks.events.get((client.name, channel))) is not None:
-            events.on_effect(effect, self.world.now_ns)
+            events.on_effect(effect, client.now_ns)
         if client.is_confirming and checks.confirm is not None:
             checks.confirm.on_effect(client.name, effect)
 

@@ -35,6 +35,8 @@ PATIENCE_NS = 600 * MS  # after the storm, before a session without an announced
 ACKED_SHARE = 0.15  # of the runs: acked publishing
 HOLD_SHARE = 0.3  # of the runs: adapters hold on silence; in the others they proceed
 SHARED_SHARE = 0.2  # of the runs: several channels read the same source streams
+PAUSING_SHARE = 0.3  # of the runs: readers pause at random
+TRUST_SHARE = 0.4  # of the runs: readers check signatures
 HEARD_BY_SOME_PERCENT = 50  # of the journal gaps: some adapters received the messages
 
 
@@ -93,7 +95,40 @@ def draw_plan(seed: int, scenario: Scenario | None = None) -> Plan:
         scenario = chance.choice(list(Scenario))
     plan = _with_sessions(plan, size) if scenario is None else apply_scenario(scenario, plan, chance)
     plan = _with_shared_streams(plan)
+    if scenario is not Scenario.PAUSES:
+        plan = _with_readers(plan)
     return plan if plan.journal_gaps or scenario is Scenario.PAUSES else _patient(plan)
+
+
+def _with_readers(plan: Plan) -> Plan:
+    """The plan; in a share of the runs, readers pause at random, in half of these without any other fault. In another
+    share, they check signatures, and the adapters' wall clocks step."""
+    chance = random.Random((plan.seed << 8) ^ 0x9A05E)  # a separate generator, so that nothing else changes
+    if chance.random() < TRUST_SHARE:
+        clients = tuple(replace(each, verify=chance.choice(("alarm", "alarm", "signed"))) for each in plan.clients)
+        adapters = tuple(replace(each, wall_steps=_draw_steps(chance, plan.storm_ns)) for each in plan.adapters)
+        plan = replace(plan, clients=clients, adapters=adapters)
+    if chance.random() >= PAUSING_SHARE:
+        return plan
+    end_ns = plan.source_start_ns + plan.storm_ns
+    pauses = [
+        Fault(
+            FaultKind.PAUSE,
+            chance.randrange(end_ns),
+            chance.choice((30, 60, 120, 120, 250, 500)) * MS,
+            f"client{chance.choice(plan.clients).number}",
+        )
+        for _ in range(chance.randint(1, 12))
+    ]
+    faults = pauses if chance.random() < 0.5 else [*plan.faults, *pauses]
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at_ns)))
+
+
+def _draw_steps(chance: random.Random, storm_ns: int) -> tuple[tuple[int, int], ...]:
+    """When a wall clock steps, and by how much."""
+    count = chance.choice((0, 0, 1, 2))
+    sizes_ns = [sign * size * MS for sign in (-1, 1) for size in (3_600_000, 130, 40)]
+    return tuple((chance.randrange(storm_ns), chance.choice(sizes_ns)) for _ in range(count))
 
 
 def _patient(plan: Plan) -> Plan:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
+from typing import Literal
 
 import msgspec
 
@@ -116,13 +117,18 @@ class NewSession:
 
 @dataclass(frozen=True, slots=True)
 class AdapterPlan:
-    """One adapter, with the offset and drift of its monotonic clock, and the health that it reports."""
+    """One adapter, with the offset and drift of its monotonic clock, and the health that it reports.
+
+    Attributes:
+        wall_steps: (when, by how much) its wall clock steps.
+    """
 
     adapter_id: int
     start_ns: int = 0
     clock_offset_ns: int = 0
     drift_ppm: int = 0
     health: float = 1.0
+    wall_steps: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +139,7 @@ class ClientPlan:
         is_live: it starts with the first packet it receives instead of message_seq 1.
         confirm: how many adapters must have transmitted a message before it is delivered.
         declare_after_ns: how long to wait before declaring a gap; 0: the default.
+        verify: which packets it believes before they are signed; "": it believes all, and hears no signatures.
     """
 
     number: int
@@ -140,6 +147,7 @@ class ClientPlan:
     is_live: bool = False
     confirm: int = 1
     declare_after_ns: int = 0
+    verify: Literal["", "alarm", "signed"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,12 +274,14 @@ class Plan:
         lines += [
             f"adapter{each.adapter_id} starts at {each.start_ns / MS:.1f} ms, clock {each.drift_ppm:+d} ppm, health "
             f"{each.health}"
+            + "".join(f", its wall clock steps by {by / MS:+.0f} ms at {at / MS:.1f}" for at, by in each.wall_steps)
             for each in self.adapters
         ]
         lines += [
             f"client{each.number} starts at {each.start_ns / MS:.1f} ms, {'live' if each.is_live else 'from the start'}"
             f", confirm={each.confirm}"
             + (f", declares gaps after {each.declare_after_ns / MS:.0f} ms" if each.declare_after_ns else "")
+            + (f', verify="{each.verify}"' if each.verify else "")
             for each in self.clients
         ]
         lines += [str(each) for each in self.new_sessions]

@@ -25,6 +25,7 @@ from tandemfeed.client_lib.stream.sockets.inbox import Arrival, Inbox
 from tandemfeed.client_lib.stream.sockets.receivers import Receiver, Receivers
 from tandemfeed.client_lib.stream.sockets.transport_choice import UnicastChosen
 from tandemfeed.client_lib.stream.sockets.united_grant import united
+from tandemfeed.feedcore.pause_free_clock import LOOK_EVERY_NS, PauseFreeClock
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.transport.multicast.groups import BadGroup
 from tandemfeed.transport.sealing.opening import ReceivedSignature, StreamOpener
@@ -55,7 +56,8 @@ class FeedSockets:
         self._grants: dict[Inbox, Grant] = {}  # of the subscriptions, the newest last
         self._readers: dict[int, tuple[Inbox, ...]] = {}  # by channel
         self._listeners: dict[str, tuple[Inbox, ...]] = {}  # by group; by unicast: all
-        self._heard: dict[str, int] = {}  # groups where genuine packets arrived since the last timer, and when
+        self._clock = PauseFreeClock(time.monotonic_ns())  # looks when datagrams are received
+        self._heard: dict[str, int] = {}  # groups where packets arrived since the last timer, and when, by that clock
         self._thread: threading.Thread | None = None  # that receives for several subscriptions
         self._failure: BaseException | None = None  # which ended it
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # of the thread
@@ -164,13 +166,9 @@ class FeedSockets:
         finally:
             inbox.is_waiting = False
 
-    def on_heard(self, group: str, now_ns: int) -> None:
-        """A genuine packet arrived on a group."""
-        self._heard[group] = now_ns
-
-    def on_timer(self, now_ns: int) -> None:
+    def on_timer(self, monotonic_ns: int) -> None:
         """Connect to the adapters that multicast does not carry here; finish a change that was interrupted."""
-        if self.deadline_ns is None or now_ns < self.deadline_ns:
+        if self.deadline_ns is None or monotonic_ns < self.deadline_ns:
             return
         with self._alone():
             if self._is_unfinished:
@@ -179,8 +177,8 @@ class FeedSockets:
             heard, self._heard = self._heard, {}
             for group, heard_at_ns in heard.items():
                 self._receivers.on_heard(group, heard_at_ns)
-            self._publish(self._receivers.on_timer(now_ns, self._drain_whole))
-            self.deadline_ns = self._receivers.next_deadline_ns()
+            self._publish(self._receivers.on_timer(self._clock.look(time.monotonic_ns()), self._drain_whole))
+            self._set_deadline()
 
     # ---- whose turn it is ----
 
@@ -238,7 +236,8 @@ class FeedSockets:
         try:
             while self._take(self._wake_thread, for_thread=True):
                 try:
-                    if self._receive(self._waker, -1):
+                    # While something can become due, not for long, so that a pause of this process is noticed as one.
+                    if self._receive(self._waker, -1 if self.deadline_ns is None else LOOK_EVERY_NS // 1_000_000):
                         os.eventfd_read(self._waker)
                 finally:
                     self._give_back()
@@ -266,8 +265,12 @@ class FeedSockets:
             self._opener.add_key(grant.keys[key_id].sealing)
         self._key_ids = set(grant.keys)
         self._opener.announce(grant.starts)
-        self._publish(self._receivers.apply(grant, time.monotonic_ns(), self._drain_whole))
-        self.deadline_ns = self._receivers.next_deadline_ns()
+        self._publish(self._receivers.apply(grant, self._clock.look(time.monotonic_ns()), self._drain_whole))
+        self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        due_ns = self._receivers.next_deadline_ns()
+        self.deadline_ns = None if due_ns is None else self._clock.monotonic_ns(due_ns)
 
     def _apply_rest(self) -> None:
         """As `_apply`, without a subscription that is gone."""
@@ -292,6 +295,7 @@ class FeedSockets:
         found, count_max = zmq.zmq_poll(polled, 0), DRAIN_COUNT_MAX
         if not found and wait_ms:
             found, count_max = zmq.zmq_poll(polled, wait_ms)[:1], 1
+        self._clock.look(time.monotonic_ns())
         is_woken = has_more = False
         for socket, _ in found:
             receiver = self._receivers.of_socket(socket)
@@ -306,18 +310,20 @@ class FeedSockets:
     def _drain(self, receiver: Receiver, count_max: int = DRAIN_COUNT_MAX) -> bool:
         """Take so many datagrams at most; False if there are no more."""
         receive, opened_of, readers, group = receiver.receive, self._opener.open, self._readers, receiver.group
+        has_more, is_heard = True, False
         for number in range(count_max):
-            if number == 1 and not receiver.may_have_more():  # as usual on a quiet stream
-                return False
-            datagram = receive()
+            # As usual on a quiet stream, there is only one.
+            datagram = receive() if number != 1 or receiver.may_have_more() else None
             if datagram is None:
-                return False
+                has_more = False
+                break
             try:
                 opened = opened_of(datagram)
             except PacketRefused as refused:
                 for inbox in self._listeners.get(group, self._grants):
                     inbox.refuse(refused.reason)
                 continue
+            is_heard = True
             if isinstance(opened, ReceivedSignature):
                 channel_id, sender = opened.claimed.channel_id, receiver.last_sender
             else:
@@ -325,7 +331,9 @@ class FeedSockets:
             arrival: Arrival = opened, group, sender
             for inbox in readers.get(channel_id, ()):
                 inbox.put(arrival)
-        return True
+        if is_heard and group:
+            self._heard[group] = self._clock.now_ns
+        return has_more
 
     def _drain_whole(self, receiver: Receiver) -> None:
         while self._drain(receiver):

@@ -16,10 +16,16 @@ what the last signed one says, proves nothing but that the adapter lives. It is 
 to know that, before any stream can be called stale; or never, if a later signature covers the same. After the first bad
 signature in the name of a start, all of that start are verified immediately.
 
+A packet is forged if its counter was used twice, if a signature lists another one, or if its adapter has not counted so
+far (`signer_time`). The adapter's clock judges that, never the reader's: a reader that was paused finds old signatures
+in its queues. Only the alarm about a start whose signatures do not arrive at all goes by the reader's time, which
+stands still while the reader does not look (`feedcore.pause_free_clock`).
+
 Memory is bounded for any input: waiting packets by number and age, packets accepted without a signature by the range of
 counters allowed beyond the last signature.
 
-Invariant: no packet is accepted twice, and none with a counter that was used before the subscription began.
+Invariant: no packet is accepted twice, and none with a counter that was used before the subscription began. A start is
+accused only of what contradicts its verified signatures, or of packets that keep arriving without any.
 """
 
 from __future__ import annotations
@@ -29,6 +35,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple, TypeAlias
 
+from tandemfeed.client_lib.stream.trust.horizon import UNSIGNED_MESSAGES_MAX as UNSIGNED_MESSAGES_MAX
+from tandemfeed.client_lib.stream.trust.horizon import Horizon
+from tandemfeed.client_lib.stream.trust.signer_time import OVERTAKEN_NS as OVERTAKEN_NS
+from tandemfeed.client_lib.stream.trust.signer_time import SignerTime, UnsignedPacket
 from tandemfeed.client_lib.stream.trust.verification_budget import VerificationBudget
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.merge.config import HEARTBEAT_NS, IDLE_HEARTBEAT_NS, MergerConfig
@@ -44,14 +54,11 @@ VerifyMode: TypeAlias = Literal["alarm", "signed"]
 AHEAD_MAX = 4_096  # counters beyond the last signature: a few hundred packets arrive between two signatures
 MISSED_MAX = 4_096  # signed packets that have not arrived, but may arrive late
 WAITING_MAX = 8_192  # packets that wait for a signature, about 12 MB; a flood of 50,000 a second gives each 160 ms
-UNSIGNED_MESSAGES_MAX = 16_384  # accepted beyond the last signed one: 16 ms at a million messages a second
 SIGNED_WITHIN_NS = HEARTBEATS_PER_SIGNATURE * IDLE_HEARTBEAT_NS  # for a heartbeat; a packet with messages: HEARTBEAT_NS
 WAIT_MAX_NS = 1_000 * MS  # how long a packet waits for its signature
-OVERTAKEN_NS = 100 * MS  # a packet that arrived this long before a signature of only lower counters is forged
 SILENCE_MAX_NS = 1_000 * MS  # without signatures while packets arrive: at least twenty signatures were due
 POSTPONED_MAX = 8  # signatures of one start that are not verified yet: more than arrive before an idle stream is stale
 PAUSE_MAX_NS = 100 * MS  # a longer time between two packets is a pause of the adapter; the excess is not counted
-assert OVERTAKEN_NS > 5 * HEARTBEAT_NS  # longer than any reordering in a network
 assert SILENCE_MAX_NS >= 20 * SIGNED_WITHIN_NS  # packet loss is not mistaken for a forger, even on a slow stream
 assert WAIT_MAX_NS >= 20 * SIGNED_WITHIN_NS
 assert MergerConfig().stale_after_ns > 3 * SIGNED_WITHIN_NS  # an idle stream survives two lost signatures
@@ -93,83 +100,8 @@ Verdict: TypeAlias = OutputPacket | Distrusted
 _SIGNED_ONLY_BITS = HEARTBEAT_BIT | PROVISIONAL_BIT | ANNOUNCEMENT_BIT
 
 
-class _Horizon:
-    """The end of the accepted packets, or of the signed ones, over all adapters of a channel, in the newest session."""
-
-    __slots__ = ("_end_input_seq", "_end_message_seq", "_end_source_seqs", "_epoch", "_session")
-
-    def __init__(self) -> None:
-        self._session = 0
-        self._epoch = 0
-        self._end_input_seq = 0
-        self._end_message_seq = 0
-        self._end_source_seqs: dict[int, int] = {}
-
-    def is_continued_by(self, packet: OutputPacket) -> bool:
-        """True if the packet begins at or before the end, so that it skips no sequence number."""
-        if packet.session != self._session or packet.epoch > self._epoch:
-            return False
-        if packet.first_input_seq > self._end_input_seq:
-            return False
-        if packet.first_message_seq > self._end_message_seq:
-            return False
-        for run in packet.runs:  # noqa: SIM110  a generator takes twice as long, and every packet comes here
-            if run.first_source_seq > self._end_source_seqs.get(run.source_stream_id, 0):
-                return False
-        return True
-
-    def is_near(self, packet: OutputPacket) -> bool:
-        """True if the packet ends at most UNSIGNED_MESSAGES_MAX source or application messages beyond the end."""
-        if packet.end_message_seq > self._end_message_seq + UNSIGNED_MESSAGES_MAX:
-            return False
-        if packet.end_input_seq > self._end_input_seq + UNSIGNED_MESSAGES_MAX:
-            return False
-        for run in packet.runs:
-            known = self._end_source_seqs.get(run.source_stream_id, 0)
-            if run.first_source_seq + run.source_count > known + UNSIGNED_MESSAGES_MAX:
-                return False
-        return True
-
-    def extend(self, packet: OutputPacket) -> None:
-        """Move the end to that of a packet. In a new session, all sequence numbers begin at 1."""
-        if packet.session != self._session and not self._begin(packet.session):
-            return
-        end_input_seq = packet.first_input_seq
-        ends = self._end_source_seqs
-        for run in packet.runs:  # without properties, because every packet comes here twice
-            end_input_seq += run.source_count
-            end_source_seq = run.first_source_seq + run.source_count
-            if end_source_seq > ends.get(run.source_stream_id, 0):
-                ends[run.source_stream_id] = end_source_seq
-        end_message_seq = packet.first_message_seq + packet.message_count
-        if packet.epoch > self._epoch:
-            self._epoch = packet.epoch
-        if end_input_seq > self._end_input_seq:
-            self._end_input_seq = end_input_seq
-        if end_message_seq > self._end_message_seq:
-            self._end_message_seq = end_message_seq
-
-    def extend_by(self, series: PacketSeries) -> None:
-        """Move the end to that of packets that continue each other."""
-        if series.session != self._session and not self._begin(series.session):
-            return
-        self._epoch = max(self._epoch, series.epoch)
-        self._end_input_seq = max(self._end_input_seq, series.end_input_seq)
-        self._end_message_seq = max(self._end_message_seq, series.end_message_seq)
-        for stream, end_source_seq in series.end_source_seqs.items():
-            self._end_source_seqs[stream] = max(end_source_seq, self._end_source_seqs.get(stream, 0))
-
-    def _begin(self, session: int) -> bool:
-        """Begin a newer session; False: it is an older one."""
-        if session < self._session:
-            return False
-        self._session = session
-        self._end_input_seq, self._end_message_seq, self._end_source_seqs = 0, 0, {}
-        return True
-
-
-class _Unproved(NamedTuple):
-    """A packet whose signature has not arrived."""
+class _Waiting(NamedTuple):
+    """A packet that is accepted when its signature arrives."""
 
     heard: ReceivedPacket
     heard_at_ns: int
@@ -195,6 +127,7 @@ class _KnownStart:
         "postponed",
         "said",
         "signed_end",
+        "signer",
         "start",
         "unsigned",
         "unsigned_ns",
@@ -206,14 +139,15 @@ class _KnownStart:
         self.is_trusted = is_trusted
         self.signed_end = first_counter  # signatures cover every lower counter
         self.missed: dict[int, bytes] = {}  # counter -> digest of signed packets that have not arrived
-        self.unsigned: dict[int, _Unproved] = {}  # accepted; by counter, in arrival order
-        self.waiting: dict[bytes, _Unproved] = {}  # not accepted; by digest, in arrival order
+        self.unsigned: dict[int, UnsignedPacket] = {}  # accepted; by counter, in arrival order
+        self.waiting: dict[bytes, _Waiting] = {}  # not accepted; by digest, in arrival order
         self.last_heard_at_ns = 0
         self.unsigned_ns = 0  # how long packets have arrived without a signature
         self.budget = VerificationBudget()
         self.said: tuple[object, ...] | None = None  # by the last signed heartbeat
         self.postponed: list[_Postponed] = []  # in arrival order
         self.may_postpone = True  # no bad signature has arrived
+        self.signer = SignerTime()
 
     def adds_nothing(self, signature: SignatureDatagram) -> bool:
         """True if all that the signature adds, should it be good, has arrived and repeats the last signed heartbeat."""
@@ -271,7 +205,7 @@ class StreamTrust:
     def __init__(self, channel_id: int, counters: CounterSet, verify: VerifyMode) -> None:
         self._channel_id, self._counters = channel_id, counters
         self._is_trusting = verify == "alarm"
-        self._accepted, self._signed = _Horizon(), _Horizon()
+        self._accepted, self._signed = Horizon(), Horizon()
         self._heard: dict[tuple[int, int], _KnownStart] = {}  # (adapter_id, incarnation)
 
     def announce(self, starts: Iterable[AnnouncedStart]) -> None:
@@ -298,8 +232,12 @@ class StreamTrust:
         self._accepted.extend_by(series)
         self._signed.extend_by(series)
 
-    def on_packet(self, heard: ReceivedPacket, now_ns: int) -> list[Verdict]:
+    def on_packet(self, heard: ReceivedPacket, now_ns: int, path: str = "") -> list[Verdict]:
         """A packet was opened. Return the packets accepted now, in order; alarms come before their consequences.
+
+        Args:
+            path: by which it arrived: a multicast group, or "" for a unicast connection. Of one start, what arrives by
+                one path arrives nearly in the order in which it was sent.
 
         Raises:
             PacketRefused: the packet will never be accepted.
@@ -322,7 +260,7 @@ class StreamTrust:
             verdicts += stream.distrust(DistrustReason.DUPLICATE_COUNTER, known.heard.packet)
         elif stream.is_trusted and self._may_precede_signature(packet):
             if not self._signatures_fail(stream, now_ns):
-                stream.unsigned[counter] = _Unproved(heard, now_ns)
+                stream.unsigned[counter] = UnsignedPacket(heard, now_ns, path, stream.signer.signed_at_ns)
                 self._accepted.extend(packet)
                 return [packet]
             first = next(iter(stream.unsigned.values()), None)
@@ -330,11 +268,12 @@ class StreamTrust:
         self._keep_waiting(stream, heard, now_ns)
         return verdicts
 
-    def on_signature(self, heard: ReceivedSignature, now_ns: int, *, sender: str = "") -> list[Verdict]:
+    def on_signature(self, heard: ReceivedSignature, now_ns: int, path: str = "", *, sender: str = "") -> list[Verdict]:
         """A signature arrived: verify it, unless it adds nothing, or the limit of bad ones is reached. Return the
         packets accepted now.
 
         Args:
+            path: as for `on_packet`.
             sender: the source address of the datagram.
 
         Raises:
@@ -345,12 +284,12 @@ class StreamTrust:
         if stream is None:
             detail = f"incarnation {claimed.incarnation} of adapter {claimed.adapter_id}"
             raise PacketRefused(Refusal.UNANNOUNCED, detail)
-        if claimed.end_counter <= stream.signed_end:
-            return []  # repeated: it contains nothing new
+        if claimed.end_counter <= stream.signed_end:  # repeated: it contains nothing new
+            return self._find_overtaken(stream, path, now_ns) if stream.signer.is_newest(claimed) else []
         if stream.adds_nothing(claimed):
             stream.postponed.append(_Postponed(heard, sender, now_ns))
             return []
-        return self._verify(stream, heard, sender, now_ns)
+        return self._verify(stream, heard, sender, now_ns, path)
 
     def on_timer(self, now_ns: int) -> list[tuple[int, Verdict]]:
         """It must be known which adapters live: verify what was postponed. Return when each packet was proved, as if
@@ -360,7 +299,7 @@ class StreamTrust:
             while stream.postponed:  # the newest first, which replaces the others if it is good
                 heard, sender, heard_at_ns = stream.postponed.pop()
                 try:
-                    found = self._verify(stream, heard, sender, now_ns)
+                    found = self._verify(stream, heard, sender, now_ns, path=None)
                 except PacketRefused as refused:
                     self._counters.refuse(refused.reason)
                 else:
@@ -369,8 +308,14 @@ class StreamTrust:
 
     # ---- inside ----
 
-    def _verify(self, stream: _KnownStart, heard: ReceivedSignature, sender: str, now_ns: int) -> list[Verdict]:
-        """Raises: PacketRefused: UNVERIFIED; BAD_SIGNATURE."""
+    def _verify(
+        self, stream: _KnownStart, heard: ReceivedSignature, sender: str, now_ns: int, path: str | None
+    ) -> list[Verdict]:
+        """Args: path: by which it arrived now; None: it was postponed, so it arrived before every unsigned packet.
+
+        Raises:
+            PacketRefused: UNVERIFIED; BAD_SIGNATURE.
+        """
         claimed = heard.claimed
         lane = stream.budget.lane_for(sender, lambda: stream.awaits(claimed), now_ns)
         if lane is None:
@@ -383,29 +328,34 @@ class StreamTrust:
             stream.may_postpone = False
             raise
         stream.budget.on_verified(sender)
-        return self._on_signed(stream, signed, now_ns)
+        stream.signer.on_signed(signed, claimed)
+        return self._on_signed(stream, signed, now_ns, path)
 
-    def _on_signed(self, stream: _KnownStart, signed: SignedDigests, now_ns: int) -> list[Verdict]:
+    def _on_signed(self, stream: _KnownStart, signed: SignedDigests, now_ns: int, path: str | None) -> list[Verdict]:
         """Apply a verified signature."""
         verdicts: list[Verdict] = []
         fresh = max(stream.signed_end, signed.first_counter)
         for counter in range(fresh, signed.end_counter):
             verdicts += self._settle(stream, counter, signed.digests[counter - signed.first_counter])
         stream.signed_end, stream.unsigned_ns = signed.end_counter, 0
-        for counter in list(stream.unsigned):
-            unsigned = stream.unsigned[counter]
-            if counter < signed.end_counter:
-                del stream.unsigned[counter]  # both copies of its signature were lost
-            elif now_ns - unsigned.heard_at_ns >= OVERTAKEN_NS:
-                del stream.unsigned[counter]
-                verdicts += stream.distrust(DistrustReason.NOT_SENT, unsigned.heard.packet)
-            else:
-                break
+        for counter in [each for each in stream.unsigned if each < signed.end_counter]:
+            del stream.unsigned[counter]  # both copies of its signature were lost
+        if path is not None:
+            verdicts += self._find_overtaken(stream, path, now_ns)
         while len(stream.missed) > MISSED_MAX:
             del stream.missed[next(iter(stream.missed))]
         if stream.postponed:
             stream.drop_postponed()
         self._drop_old(stream, now_ns)
+        return verdicts
+
+    @staticmethod
+    def _find_overtaken(stream: _KnownStart, path: str, now_ns: int) -> list[Verdict]:
+        """The newest signature arrived by this path."""
+        verdicts: list[Verdict] = []
+        for unsigned in list(stream.signer.overtaken(stream.unsigned.values(), path, now_ns)):
+            del stream.unsigned[unsigned.heard.counter]
+            verdicts += stream.distrust(DistrustReason.NOT_SENT, unsigned.heard.packet)
         return verdicts
 
     def _may_precede_signature(self, packet: OutputPacket) -> bool:
@@ -453,7 +403,7 @@ class StreamTrust:
         if len(stream.waiting) >= WAITING_MAX:
             del stream.waiting[next(iter(stream.waiting))]
             self._counters.refuse(Refusal.UNSIGNED)
-        stream.waiting[heard.digest] = _Unproved(heard, now_ns)
+        stream.waiting[heard.digest] = _Waiting(heard, now_ns)
 
     def _drop_old(self, stream: _KnownStart, now_ns: int) -> None:
         while stream.waiting:

@@ -443,3 +443,67 @@ def test_in_signed_mode_no_forged_packet_is_ever_accepted_even_with_loss(
                 continue
     assert [each for each in accepted if each not in sent] == []
     assert len(set(map(id, accepted))) == len(first_seqs(accepted)) == len(set(first_seqs(accepted)))
+
+
+def test_a_reader_that_was_busy_between_a_packet_and_an_older_signature_accuses_no_one() -> None:
+    scene = Scene()
+    scene.begin()
+    datagrams = [scene.sealed(packet(6 + at, 6 + at, 1)) for at in range(100)]
+    signatures = [scene.signature() for _ in range(3)]  # the last one again, eighty packets, and the rest
+    assert first_seqs(scene.hear(*datagrams)) == list(range(6, 106))
+    for signature in signatures:
+        scene.now_ns += 500 * MS  # the reader's pause: the adapter made the signatures long ago
+        assert scene.hear(signature) == []
+    assert scene.trust.distrusted() == []
+
+
+def test_a_signature_that_is_sent_again_after_its_first_copy_was_lost_accuses_no_one() -> None:
+    scene = Scene()
+    scene.begin()
+    lost = scene.sealed(packet(6, 6, 1))
+    scene.hear(lost)
+    scene.signature()  # lost
+    scene.now_ns += 40 * MS
+    assert first_seqs(scene.hear(*(scene.sealed(packet(7 + at, 7 + at, 1)) for at in range(80)))) == list(range(7, 87))
+    scene.now_ns += 1_000 * MS
+    again, rest = scene.signature(), scene.signature()
+    assert scene.hear(again) == []
+    scene.now_ns += 1_000 * MS
+    assert scene.hear(rest) == []
+
+
+@pytest.mark.parametrize("step_ns", [-3_600_000 * MS, -500 * MS, 500 * MS, 3_600_000 * MS])
+def test_a_step_of_an_adapters_clock_accuses_no_one_even_if_packets_overtake_signatures(step_ns: int) -> None:
+    for steps_before in ("the signature", "the packet"):
+        scene = Scene(now_ns=10_000_000 * MS)
+        scene.begin()
+        first = scene.sealed(packet(6, 6, 1))
+        wall_ns = scene.now_ns + step_ns
+        late = scene.adapters[1].sign(CHANNEL_ID, wall_ns if steps_before == "the signature" else scene.now_ns)
+        second = scene.adapters[1].seal(packet(7, 7, 1), wall_ns)
+        assert first_seqs(scene.hear(first, second)) == [6, 7]
+        scene.now_ns += 300 * MS
+        assert scene.hear(late) == []
+        assert scene.hear(scene.adapters[1].sign(CHANNEL_ID, wall_ns + 10 * MS)) == []
+        assert scene.trust.distrusted() == []
+
+
+def test_a_forger_is_found_out_by_the_signatures_of_the_path_that_it_uses() -> None:
+    scene = Scene()
+    scene.begin()
+    forged = scene.opener.open(scene.forged(packet(6, 6, 5), 500))
+    assert isinstance(forged, ReceivedPacket)
+    assert first_seqs(scene.trust.on_packet(forged, scene.now_ns, "239.1.1.1:5000")) == [6]
+    for _ in range(6):  # by another path, which may lag by any time
+        scene.now_ns += 40 * MS
+        assert not alarms(scene.hear(scene.sealed(heartbeat(6)), scene.signature()))
+    found: list[Verdict] = []
+    for _ in range(4):
+        scene.now_ns += 40 * MS
+        scene.hear(scene.sealed(heartbeat(6)))
+        signature = scene.signature()
+        scene.hear(signature)  # by both paths; by the forger's later
+        opened = scene.opener.open(signature)
+        assert isinstance(opened, ReceivedSignature)
+        found += scene.trust.on_signature(opened, scene.now_ns, "239.1.1.1:5000")
+    assert [each.reason for each in alarms(found)] == [DistrustReason.NOT_SENT]
