@@ -507,3 +507,13 @@ def test_a_forger_is_found_out_by_the_signatures_of_the_path_that_it_uses() -> N
         assert isinstance(opened, ReceivedSignature)
         found += scene.trust.on_signature(opened, scene.now_ns, "239.1.1.1:5000")
     assert [each.reason for each in alarms(found)] == [DistrustReason.NOT_SENT]
+
+
+def test_an_adapter_that_pauses_between_signatures_of_many_packets_is_not_accused() -> None:
+    scene = Scene()
+    scene.begin()
+    heard = scene.hear(*(scene.sealed(packet(6 + at, 6 + at, 1)) for at in range(400)))
+    assert first_seqs(heard) == list(range(6, 406))
+    while scene.adapters[1].channels_to_sign():
+        assert scene.hear(scene.signature()) == []
+        scene.now_ns += 200 * MS  # the adapter's pause

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tandemfeed.client_lib.stream.trust.signer_time import OVERTAKEN_NS, SignerTime
 from tandemfeed.feedcore.hold_queue import HoldQueue
 from tandemfeed.feedcore.merge.copies.comparison import CopyComparison
 from tandemfeed.feedcore.merge.copies.confirmation import Confirmation
@@ -14,6 +15,7 @@ from tandemfeed.feedcore.merge.history.history_gate import HistoryGate
 from tandemfeed.feedcore.merge.history.place import BEGINNING
 from tandemfeed.feedcore.merge.merger import StreamMerger
 from tandemfeed.feedcore.merge.source_order import RememberedGaps, SourceOrder
+from tandemfeed.feedcore.pause_free_clock import PauseFreeClock
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tests.simulation.mutants.mutant import Method, Mutant, always
 from tests.simulation.scenarios import Scenario
@@ -53,6 +55,28 @@ def _declares_new_gaps_immediately(right: Method) -> Method:
         right(self, now_ns, effects)
 
     return declare
+
+
+def _does_not_stand_still(right: Method) -> Method:
+    def look(self: PauseFreeClock, monotonic_ns: int, **named: Any) -> Any:
+        return right(self, monotonic_ns, missed_nothing=True)
+
+    return look
+
+
+def _takes_lists_for_whole(right: Method) -> Method:
+    def on_signed(self: SignerTime, *arguments: Any) -> None:
+        right(self, *arguments)
+        self._is_whole = True
+
+    return on_signed
+
+
+def _judges_by_the_readers_clock(right: Method) -> Method:
+    def overtaken(self: SignerTime, packets: Any, path: str, now_ns: int) -> Any:
+        return (each for each in packets if now_ns - each.heard_at_ns >= OVERTAKEN_NS)
+
+    return overtaken
 
 
 def _ignores_held_packets(right: property) -> property:
@@ -186,6 +210,21 @@ MERGE = (
         "truncate_from",
         always(None),
         killer="tests.feedcore.merge.test_merge_comparison:test_copies_of_what_was_a_gap_in_another_history_are_compared",
+    ),
+    Mutant("a client takes its own pause for silence", PauseFreeClock, "look", _does_not_stand_still),
+    Mutant(
+        "a list of signatures that was cut is taken for whole",
+        SignerTime,
+        "on_signed",
+        _takes_lists_for_whole,
+        killer="tests.client_lib.stream.test_stream_trust:test_an_adapter_that_pauses_between_signatures_of_many_packets_is_not_accused",
+    ),
+    Mutant(
+        "a signature judges by the reader's clock",
+        SignerTime,
+        "overtaken",
+        _judges_by_the_readers_clock,
+        killer="tests.client_lib.stream.test_stream_trust:test_a_reader_that_was_busy_between_a_packet_and_an_older_signature_accuses_no_one",
     ),
     Mutant("packets without messages are skipped", StreamMerger, "_take", _skips_silent_runs),
     Mutant("a takeover is not reported", StreamMerger, "on_packet", _without("Takeover")),
