@@ -267,11 +267,12 @@ class GrantStream:
     # ---- renewal, in a timer's thread ----
 
     def _renew_after(self, pause_s: float) -> None:
-        self._renewal = threading.Timer(pause_s, self._renew)
+        self._renewal = threading.Timer(pause_s, self._renew, (self._outbox,))
         self._renewal.daemon = True
         self._renewal.start()
 
-    def _renew(self) -> None:
+    def _renew(self, outbox: Outbox | None) -> None:
+        """Renew the login on the call for which the timer ran; a later call has a timer of its own."""
         try:
             self._session.ensure_token()
         except ClientError as error:
@@ -280,7 +281,7 @@ class GrantStream:
         else:
             pause_s, bearer = self._session.renew_in_s, self._session.bearer(ADMIN_SERVER)
         with self._changed:
-            if self._outbox is None:
+            if outbox is None or self._outbox is not outbox:
                 return
             if bearer:
                 self._send(self._core.renew(bearer))

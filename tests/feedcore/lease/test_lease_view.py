@@ -111,3 +111,15 @@ def test_a_holder_by_consent_that_is_back_in_contact_keeps_the_consent_until_the
     assert view.is_by_consent
     assert (view.may_transmit(699), view.may_transmit(700)) == (True, False)
     assert view.on_timer(450) == RenewLease(5)
+
+
+def test_a_connection_that_returns_in_the_middle_of_a_renewal_leaves_one_chain_of_renewals() -> None:
+    view = holding(valid_until_ns=100_000)
+    renewed_at_ns = []
+    for now_ns in range(100, 2_000, 10):
+        if now_ns in (200, 250):  # right after a renewal, and between two: not answered yet
+            view.on_contact(0, now_ns)
+        if view.on_timer(now_ns) is not None:
+            renewed_at_ns.append(now_ns)
+    assert renewed_at_ns[:3] == [100, 200, 250]
+    assert [later - former for former, later in zip(renewed_at_ns[2:], renewed_at_ns[3:], strict=False)] == [100] * 17
