@@ -41,9 +41,6 @@ WRITES_TO_MOVE = {
     "adapter/convert_command/output/partitions.py",
     "adapter/convert_command/recordings/staging.py",
     # admin_server
-    "admin_server/identity/commands.py",
-    "admin_server/records/authority.py",
-    "admin_server/records/state_folder.py",
     # client_lib
     "client_lib/reading/cursor.py",
     # journal

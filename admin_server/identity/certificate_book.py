@@ -22,9 +22,9 @@ from tandemfeed.admin_server.records.authority import (
     Revocation,
     client_extensions,
     server_extensions,
-    write_private,
 )
 from tandemfeed.admin_server.records.lease_records import ClusterRecords, RecordsUnavailable
+from tandemfeed.runtime.durable import replace_file
 
 CERTIFICATE = "certificates"  # the kind of document in the records
 CLIENT, SERVER = "client", "server"
@@ -190,7 +190,7 @@ class CertificateBook:
             for each in self._certificates.values()
             if each.revoked_unix_ns
         ]
-        write_private(self._folder / CRL_FILE, self._authority.revocation_list(revoked))
+        replace_file(self._folder / CRL_FILE, self._authority.revocation_list(revoked))
 
 
 def serial_of(certificate: x509.Certificate) -> str:

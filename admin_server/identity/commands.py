@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -27,11 +28,24 @@ from tandemfeed.admin_server.command.output.tables import titled_table
 from tandemfeed.admin_server.command.registry import CommandAdder
 from tandemfeed.admin_server.command.server_calls import ServerCalls
 from tandemfeed.admin_server.identity.verifiers import make_secret, verifier_of
+from tandemfeed.runtime.durable import create_file, make_folder
 from tandemfeed.transport.calls.credentials import CredentialUnusable, read_text
+from tandemfeed.transport.calls.login import AuthenticationRefused
+from tandemfeed.transport.calls.reachability import Unreachable
 from tandemfeed.v1 import admin_pb2
 
 UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 COMMON_NAME_LENGTH_MAX = 64
+# The call may have been carried out although its answer did not arrive.
+OUTCOME_UNKNOWN = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.INTERNAL,
+    }
+)
 
 
 def add_commands(adder: CommandAdder) -> None:
@@ -173,20 +187,28 @@ def _new_secret(arguments: argparse.Namespace) -> Iterator[str]:
 
 @contextmanager
 def _private_file(path: Path, content: bytes) -> Iterator[None]:
-    """A new file that only this user can read; it is removed if what follows fails."""
+    """A new file that only this user can read. It is removed if what follows fails, unless the server may have accepted
+    what is in it: then nothing else would have it."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        create_file(path, content)
     except OSError as refused:
         raise SystemExit(f"admin: cannot create {path}: {(refused.strerror or '').lower()}") from refused
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(descriptor)
         yield
-    except BaseException:
-        path.unlink(missing_ok=True)
+    except BaseException as failed:
+        if _is_refused(failed):
+            path.unlink(missing_ok=True)
+        else:
+            text = f"{path} is kept, because the server may have accepted it before the call failed"
+            print(f"admin: {text}; see `tandemfeed admin identity list` and `cert list`", file=sys.stderr)
         raise
+
+
+def _is_refused(failed: BaseException) -> bool:
+    """Whether the server cannot have accepted what was sent."""
+    if isinstance(failed, grpc.RpcError):
+        return failed.code() not in OUTCOME_UNKNOWN
+    return isinstance(failed, (AuthenticationRefused, CredentialUnusable, Unreachable, SystemExit))
 
 
 def _tell(arguments: argparse.Namespace, secret: str, what: str) -> None:
@@ -225,7 +247,10 @@ def _issue(arguments: argparse.Namespace, server: ServerCalls) -> int:
     key_pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    try:
+        make_folder(arguments.out)
+    except OSError as refused:
+        raise SystemExit(f"admin: cannot create {arguments.out}: {(refused.strerror or '').lower()}") from refused
     with _private_file(arguments.out / f"{arguments.subject}.key", key_pem):
         reply = server.call(
             admin_pb2.IssueCertificateRequest(

@@ -8,7 +8,6 @@ certificate of an identity that is not configured as this server, because caller
 from __future__ import annotations
 
 import datetime
-import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tandemfeed.runtime.durable import replace_file
 from tandemfeed.transport.calls.credentials import IDENTITY_URI
 
 VALID_FOR = datetime.timedelta(days=825)
@@ -67,8 +67,8 @@ class Authority:
             return
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self._certify(key.public_key(), identity, extensions, VALID_FOR)
-        write_private(key_path, key_pem(key))
-        write_private(path, self.pem(certificate))
+        replace_file(key_path, key_pem(key))  # first: a certificate whose key is missing is issued again
+        replace_file(path, self.pem(certificate))
 
     def sign(
         self,
@@ -170,8 +170,8 @@ def _create(key_path: Path, path: Path) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    write_private(key_path, key_pem(key))
-    write_private(path, certificate.public_bytes(serialization.Encoding.PEM))
+    replace_file(key_path, key_pem(key))  # first: without its certificate, it is replaced at the next start
+    replace_file(path, certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def _name(text: str) -> x509.Name:
@@ -211,15 +211,3 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Replace a file atomically; only the server's user can read it at any time."""
-    draft = path.with_name(path.name + ".new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        os.write(descriptor, data)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    draft.rename(path)

@@ -20,9 +20,9 @@ import secrets
 from pathlib import Path
 
 from tandemfeed.admin_server.audit.log import AuditLog
-from tandemfeed.admin_server.records.authority import write_private
 from tandemfeed.admin_server.records.lease_records import ClusterRecords
 from tandemfeed.admin_server.records.store import Store
+from tandemfeed.runtime.durable import replace_file
 
 MARK = "records.mark"
 
@@ -50,7 +50,7 @@ def renew_mark(folder: Path, store: Store) -> None:
     Raises:
         OSError, RecordsUnavailable: the next start takes the folder for a restored one.
     """
-    write_private(folder / MARK, secrets.token_hex(16).encode() + b"\n")
+    replace_file(folder / MARK, secrets.token_hex(16).encode() + b"\n")
     store.note_folder_mark(_mark_in(folder))
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives import hashes, serialization
 
 from tandemfeed.admin_server.identity.verifiers import Verifier, make_secret, read_credentials, verifier_of
-from tandemfeed.admin_server.records.authority import Authority, write_private
+from tandemfeed.admin_server.records.authority import Authority
+from tandemfeed.runtime.durable import PRIVATE_FOLDER, make_folder, remove_drafts, rename_file, replace_file
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, check_certificate
 from tandemfeed.transport.process_shell import alone_with
 
@@ -44,12 +45,15 @@ class StateFolder:
         if must_be_prepared:
             _check_prepared(path)
         is_first_start = not (path / "cluster.key").exists()
-        for folder in (path, path / "certs", *([path / "secrets"] if is_first_start else [])):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            folder.chmod(0o700)
+        folders = (path, path / "certs", *([path / "secrets"] if is_first_start else []))
+        for folder in folders:
+            make_folder(folder)
+            folder.chmod(PRIVATE_FOLDER)
         self._lock = ExitStack()  # two servers that share a folder would grant an epoch twice
         in_use = f"{path} is in use by another admin server; stop it, or choose another --state"
         self._lock.enter_context(alone_with(path / "server.lock", in_use))
+        for folder in (*folders, path / "secrets"):
+            remove_drafts(folder)
         self.authority = Authority(path)
         self.authority.issue(path / "server.crt", path / "server.key", "admin-server", [ADMIN_SERVER])
         check_certificate(self.server_certificate[0], ADMIN_SERVER)
@@ -79,7 +83,7 @@ class StateFolder:
         self.credentials = {}
         path = self.path / "credentials.json"
         if path.exists():
-            path.rename(path.with_suffix(".json.imported"))
+            rename_file(path, path.with_suffix(".json.imported"))
 
     def make_secret(self, identity: str) -> Verifier | None:
         """Write a new secret to `secrets/`; return its verifier. None if that folder has been removed."""
@@ -87,13 +91,13 @@ class StateFolder:
         if not folder.is_dir():
             return None
         secret = make_secret()
-        write_private(folder / f"{identity}.secret", secret.encode() + b"\n")
+        replace_file(folder / f"{identity}.secret", secret.encode() + b"\n")
         return verifier_of(secret)
 
     def _cluster_key(self) -> bytes:
         path = self.path / "cluster.key"
         if not path.exists():
-            write_private(path, secrets.token_bytes(CLUSTER_KEY_SIZE))
+            replace_file(path, secrets.token_bytes(CLUSTER_KEY_SIZE))
         return path.read_bytes()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tandemfeed.admin_server.identity import commands
 from tandemfeed.admin_server.identity.authentication import REFUSALS
 from tandemfeed.admin_server.identity.login_limits import PAIR_ALLOWANCE
 from tandemfeed.admin_server.identity.verifiers import credentials_row, verifier_of
@@ -61,6 +62,47 @@ def test_a_new_identity_logs_in_without_a_restart(server: AdminServer, tmp_path:
     assert run(server, "identity", "add", "newcomer") == 2
     assert "ALREADY_EXISTS: newcomer has a secret already" in capsys.readouterr().err
     assert audit_of(server, "identity added")[-1]["by"] == "operator"
+
+
+class Failed(grpc.RpcError):
+    """A call that ended with a status."""
+
+    def __init__(self, code: grpc.StatusCode) -> None:
+        super().__init__(code.name)
+        self._code = code
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_kept"),
+    [
+        (Failed(grpc.StatusCode.ALREADY_EXISTS), False),
+        (Failed(grpc.StatusCode.PERMISSION_DENIED), False),
+        (AuthenticationRefused("wrong secret"), False),
+        (Failed(grpc.StatusCode.UNAVAILABLE), True),
+        (Failed(grpc.StatusCode.DEADLINE_EXCEEDED), True),
+        (KeyboardInterrupt(), True),
+    ],
+)
+def test_the_file_of_a_secret_is_kept_if_the_server_may_have_accepted_it(
+    tmp_path: Path, capsys: Printed, failure: BaseException, *, is_kept: bool
+) -> None:
+    path = tmp_path / "newcomer.secret"
+    with pytest.raises(type(failure)), commands._private_file(path, b"secret\n"):
+        raise failure
+    assert path.exists() == is_kept
+    assert ("is kept, because the server may have accepted it" in capsys.readouterr().err) == is_kept
+
+
+def test_a_secret_whose_first_request_was_answered_in_vain_is_added_once(server: AdminServer) -> None:
+    let_in(server)
+    verifier = verifier_of("correct horse")
+    for _ in range(2):
+        server.identities.add("newcomer", verifier, by="operator")
+    assert [each["identity"] for each in audit_of(server, "identity added")].count("newcomer") == 1
+    assert log_in(server, "newcomer", "correct horse").token
 
 
 def test_a_secret_is_shown_once_or_taken_from_a_file(server: AdminServer, tmp_path: Path, capsys: Printed) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tandemfeed.admin_server.records.authority import Authority
-from tandemfeed.admin_server.records.state_folder import StateFolder
+from tandemfeed.admin_server.records.state_folder import CLUSTER_KEY_SIZE, StateFolder
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.transport.calls.server_names import (
     ADMIN_SERVER,
@@ -19,6 +23,7 @@ from tandemfeed.transport.calls.server_names import (
     source_gateway,
 )
 from tests.admin_server.cluster_files import running_server
+from tests.losing_disk import FailsAt, losing_disk
 
 ADAPTER = adapter_server("equities", "a")
 
@@ -96,3 +101,60 @@ def test_a_certificate_file_without_a_certificate_is_refused(tmp_path: Path) -> 
     (tmp_path / "reader.key").write_text("nonsense")
     with pytest.raises(OSError, match=r"reader.crt has no certificate in PEM format"):
         issued(Authority(tmp_path), tmp_path, "reader")
+
+
+def fits(certificate: Path, key: Path) -> bool:
+    """Whether a certificate is of a key."""
+    found = x509.load_pem_x509_certificate(certificate.read_bytes()).public_key()
+    private = serialization.load_pem_private_key(key.read_bytes(), None)
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    return found == private.public_key()
+
+
+def check_folder(path: Path) -> None:
+    """Start on a folder, and check that everything in it fits together."""
+    folder = StateFolder(path)
+    folder.close()
+    assert fits(path / "ca.pem", path / "ca.key")
+    assert fits(path / "server.crt", path / "server.key")
+    check_certificate((path / "server.crt").read_bytes(), ADMIN_SERVER)
+    assert len(folder.cluster_key) == CLUSTER_KEY_SIZE
+    assert not [each for each in path.rglob("*") if each.name.endswith(".draft")]
+
+
+@pytest.mark.parametrize("operation", ["write", "flush", "rename", "flush_folder"])
+def test_a_first_start_that_fails_or_loses_its_power_at_any_point_is_continued_by_the_next(
+    tmp_path: Path, operation: str
+) -> None:
+    for first in range(1, 100):
+        (place := tmp_path / str(first)).mkdir()
+        root, chance = place / "root", random.Random(first)
+        root.mkdir()
+        fails = FailsAt(first, operations=(operation,))
+        with losing_disk(root, place / "kept", fails) as disk:
+            with suppress(OSError):
+                StateFolder(root / "state").close()
+            images = [disk.image(place / f"image-{which}", luck) for which, luck in enumerate((None, chance, chance))]
+        for each in (root, *images):
+            check_folder(each / "state")
+        if not fails.failed:
+            return
+    raise AssertionError("the calls do not end")
+
+
+def test_what_a_first_start_has_made_is_there_after_a_power_failure(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    with losing_disk(root, tmp_path / "kept") as disk:
+        folder = StateFolder(root / "state")
+        folder.make_secret("reader")
+        (root / "state" / "credentials.json").write_text("{}")
+        folder.note_imported()
+        folder.close()
+        image = disk.image(tmp_path / "image")
+    names = ("ca.pem", "ca.key", "cluster.key", "server.crt", "server.key", "secrets/reader.secret")
+    for name in names:
+        assert (image / "state" / name).read_bytes() == (root / "state" / name).read_bytes()
+        assert (root / "state" / name).stat().st_mode & 0o777 == 0o600
+    assert (image / "state" / "credentials.json.imported").exists()
+    assert not (image / "state" / "credentials.json").exists()
