@@ -14,6 +14,7 @@ import zmq
 
 from tandemfeed.adapter.idle_channels import IdleChannels
 from tandemfeed.adapter.mailbox import Event, Mailbox
+from tandemfeed.adapter.peers.epoch_knowledge import EpochKnowledge
 from tandemfeed.adapter.peers.peer_calls import PeerCalls
 from tandemfeed.adapter.records.output_journal import OutputJournal
 from tandemfeed.adapter.reporting.forged_packets import ForgedPackets
@@ -30,6 +31,7 @@ from tandemfeed.feedcore.replica.effects import (
     RunsLost,
     ServerRequest,
     SessionBegun,
+    ShowEpochProof,
     StateMoved,
     perform,
 )
@@ -38,6 +40,7 @@ from tandemfeed.feedcore.wire.output_packet import PROVISIONAL_BIT, OutputPacket
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.transport.multicast.sockets import MulticastReceiver, MulticastSender
 from tandemfeed.transport.process_shell import StopSignal
+from tandemfeed.transport.sealing.epoch_proofs import PROOF_MAGIC
 from tandemfeed.transport.sealing.opening import ImpersonationRefused, Opener
 from tandemfeed.transport.sealing.sealing import NoKey, NonceExhausted, Sealer
 from tandemfeed.transport.unicast.publisher import UnicastPublisher
@@ -81,6 +84,7 @@ class AdapterLoop:
 
     Args:
         groups: channel_id -> this adapter's own multicast group.
+        epochs: the proofs of epochs; None: none is passed on, and only the admin server vouches for epochs.
         grants: grants of the lease that arrive ahead of the admin server's orders; None: the orders alone bring them.
         ask_server: sends an effect's request to the admin server. Called in the loop's thread; must not block.
         report_interval_ns: the interval between calls of `on_report_due`.
@@ -111,6 +115,7 @@ class AdapterLoop:
         ask_server: Callable[[ServerRequest], None],
         on_report_due: Callable[[], None],
         report_interval_ns: int,
+        epochs: EpochKnowledge | None = None,
         grants: Inbox | None = None,
         ask_source: Callable[[RequestSource], None] | None = None,
         collect_refused: Callable[[int], None] = lambda _now_ns: None,
@@ -134,6 +139,8 @@ class AdapterLoop:
         # This turn's packets, in order: those to be journaled, and those to be sent, which comes second.
         self._to_journal: list[OutputPacket] = []
         self._outgoing: list[OutputPacket] = []
+        self._epochs = epochs
+        self._proofs_to_send: list[tuple[int, bytes]] = []  # by channel_id; before the turn's packets
         self._moves: list[StateMoved] = []  # logged and reported after this turn's packets are sent
         self._report_at_ns = self._clock_ns()
         self._deadline_ns = engine.next_deadline_ns()
@@ -260,7 +267,8 @@ class AdapterLoop:
         if self._is_acked:
             self._withhold_acknowledgements()
         if self._outgoing:
-            datagrams = self._sealed(self._outgoing)
+            datagrams = [*self._proofs_to_send, *self._sealed(self._outgoing)]
+            self._proofs_to_send.clear()
             self._outgoing.clear()
             if self._sealer.has_news:
                 self._send(datagrams)
@@ -342,8 +350,10 @@ class AdapterLoop:
             except PacketRefused as refused:
                 self._on_refused(refused, receiver)
                 continue
-            if packet is None:
-                continue  # a signature, which is for readers
+            if packet is None:  # a signature, which is for readers, or a proof of an epoch
+                if self._epochs is not None and datagram.startswith(PROOF_MAGIC):
+                    self._perform(self._epochs.take(datagram, receiver.last_sender, now_ns))
+                continue
             effects = self._engine.on_output_packet(packet, now_ns)
             if effects:
                 self._perform(effects)
@@ -417,6 +427,11 @@ class AdapterLoop:
             committed.end_input_seq,
             committed.session,
         )
+
+    def show_epoch_proof(self, shown: ShowEpochProof) -> None:
+        """With the turn's packets, and before them."""
+        if self._epochs is not None and (datagram := self._epochs.to_show(shown)) is not None:
+            self._proofs_to_send.append((shown.channel_id, datagram))
 
     def ask_server(self, request: ServerRequest) -> None:
         """Without waiting for the answer."""

@@ -17,6 +17,7 @@ from tandemfeed.adapter.documents import ConversionFiles, claimed_conversions, c
 from tandemfeed.adapter.feed_settings import engine_config
 from tandemfeed.adapter.loop import AdapterLoop, SourceLine
 from tandemfeed.adapter.mailbox import Mailbox
+from tandemfeed.adapter.peers.epoch_knowledge import EpochKnowledge
 from tandemfeed.adapter.peers.peer_calls import PeerCalls, ServerAddress
 from tandemfeed.adapter.peers.peer_input import PeerInput
 from tandemfeed.adapter.peers.services import ROLES_BY_SERVICE, AdapterSyncService
@@ -267,6 +268,7 @@ class AdapterProcess:
         self._keys = StreamKeys(self._sealer, self._opener, self._source_opener)
         self._keys.adopt(registered)
         self._dead_letters = DeadLetterJournal(self._options.dead_letter_folder, feed.feed_id, converters)
+        self._epochs = EpochKnowledge(engine, self._counters, registered.token_keys)
         self._reporter = Reporter(
             engine,
             self._counters,
@@ -276,6 +278,7 @@ class AdapterProcess:
             dead_letters=self._dead_letters,
             fitness=self._fitness,
             has_lifeline=lambda: self._lifeline is not None and self._lifeline.check(),
+            epoch_proof=lambda: self._epochs.newest,
         )
         streams = {each.channel_id: frozenset(each.source_stream_ids) for each in feed.channels}
         peer_input = PeerInput(streams, self._counters, self._mailbox.post)
@@ -288,7 +291,14 @@ class AdapterProcess:
             for each in feed.source_streams
         }
         self._peers = PeerCalls(
-            engine, self._mailbox, peer_input, ca_pem, self._tokens, sources, self._fitness.on_thread_failed
+            engine,
+            self._mailbox,
+            peer_input,
+            ca_pem,
+            self._tokens,
+            sources,
+            self._fitness.on_thread_failed,
+            self._epochs,
         )
         self._sync_service.serve_for(engine, feed.name, self._reporter.state, registered.sync_interval_ns)
         self._replay_service.feed = feed.name
@@ -313,6 +323,7 @@ class AdapterProcess:
             opener=self._opener,
             journal=self._journal,
             mailbox=self._mailbox,
+            epochs=self._epochs,
             grants=self._grant_inbox(),
             peers=self._peers,
             stop=self._stop,
@@ -329,7 +340,9 @@ class AdapterProcess:
 
     def _grant_inbox(self) -> GrantInbox | None:
         notices = self._grant_notices
-        return None if notices is None else GrantInbox(notices, self._engine, self._reports.until_ns)
+        if notices is None:
+            return None
+        return GrantInbox(notices, self._engine, self._reports.until_ns, self._epochs)
 
     def _source_line(self, feed: common_pb2.FeedDescription, group: str) -> SourceLine:
         heard = self._connection.multicast.receiver(self._context, group)
@@ -384,7 +397,7 @@ class AdapterProcess:
         if makes_urgent(order):
             self._loop.hurry()
         post(self._engine.on_admin_message)  # any order shows that the server receives our reports
-        if (event := role_event(order, self._engine, self._reports)) is not None:
+        if (event := role_event(order, self._engine, self._reports, self._epochs)) is not None:
             post(event)
             return
         match order.WhichOneof("order"):
@@ -414,8 +427,11 @@ class AdapterProcess:
     def _on_cluster_changed(self, changed: admin_pb2.ClusterChanged, now_ns: int) -> list[AdapterEffect]:
         self._opener.announce(announced_starts(changed.adapters))
         self._keys.adopt(changed)
+        self._epochs.trust(changed.token_keys)
+        self._epochs.keep(changed.epoch_proof)
         others = self._meet(list(changed.adapters))
-        return self._engine.on_cluster_changed(changed.active_adapter_id, changed.epoch, now_ns, others)
+        active = changed.active_adapter_id, changed.epoch
+        return self._engine.on_cluster_changed(*active, now_ns, others, changed.session)
 
     def _on_subscriptions_changed(self, changed: admin_pb2.SubscriptionsChanged, now_ns: int) -> list[AdapterEffect]:
         self._subscribers.change(changed, now_ns)
@@ -426,6 +442,7 @@ class AdapterProcess:
         self._sealer.adopt_start(start)
         self._opener.announce(announced_starts(registered.adapters))
         self._keys.adopt(registered)
+        self._epochs.trust(registered.token_keys)
         return []
 
     def _ask_server(self, request: ServerRequest) -> None:
@@ -450,6 +467,7 @@ class AdapterProcess:
     def _meet(self, adapters: list[common_pb2.AdapterDescription]) -> list[int]:
         """Receive the other adapters' groups and follow the other adapters; returns their ids."""
         others = [each for each in adapters if each.adapter_id != self._engine.config.adapter_id]
+        self._engine.on_starts_announced({each.adapter_id: each.incarnation for each in others})
         fresh = [group for each in others for group in each.groups.values() if group not in self._heard]
         self._heard.update(fresh)
         self._loop.receive_outputs_from([self._connection.multicast.receiver(self._context, group) for group in fresh])

@@ -196,7 +196,13 @@ class AdminServer:
         for name, feed in self._feeds.items():
             # Replaces the stopped broker of a former leadership, which ends any call that still uses it.
             self.brokers[name] = FeedBroker(
-                feed, records, self._audit, self.token_keys.accepted, self._on_rollback, self._notices.granter
+                feed,
+                records,
+                self._audit,
+                self.token_keys.accepted,
+                self._on_rollback,
+                self._notices.granter,
+                self.token_keys.prove,
             )
             self.brokers[name].shut_out(self.identities.disabled)
         self._replace_distrusted()

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import grpc
 
 from tandemfeed.adapter.mailbox import Mailbox
+from tandemfeed.adapter.peers.epoch_knowledge import EpochKnowledge
 from tandemfeed.adapter.peers.peer_input import PeerInput
 from tandemfeed.adapter.peers.peer_link import CallLine, PeerLink
 from tandemfeed.adapter.peers.translation import position_to_proto
@@ -46,6 +47,7 @@ class PeerCalls:
     Args:
         sources: source_stream_id -> where its gaps are filled: of two contribution gateways, by the one that holds it.
         on_thread_failed: called if a thread that follows a peer ends by an unexpected exception.
+        epochs: takes the proofs of epochs that come with peers' states.
 
     Owner: the loop's thread. The threads of its lines and links call `on_state` and the mailbox, nothing else here.
     """
@@ -59,8 +61,9 @@ class PeerCalls:
         tokens: BearerFor,
         sources: Mapping[int, Sequence[ServerAddress]],
         on_thread_failed: OnFailure,
+        epochs: EpochKnowledge,
     ) -> None:
-        self._engine, self._mailbox, self._input = engine, mailbox, peer_input
+        self._engine, self._mailbox, self._input, self._epochs = engine, mailbox, peer_input, epochs
         self._ca_pem, self._tokens, self._on_thread_failed = ca_pem, tokens, on_thread_failed
         found = {address for addresses in sources.values() for address in addresses}
         lines = {each: CallLine("source", self._open_channel(each)) for each in found}
@@ -174,7 +177,10 @@ class PeerCalls:
             (what, channel_id), lambda: call(link), partial(self._input.refuse, adapter_id, what), is_bulk=is_bulk
         )
 
-    def _on_state(self, state: PeerState) -> None:
+    def _on_state(self, state: PeerState, epoch_proof: bytes) -> None:
+        if epoch_proof:
+            sender = f"adapter {state.adapter_id}"
+            self._mailbox.post(partial(self._epochs.take, epoch_proof, sender))
         self._mailbox.post(partial(self._engine.on_peer_state, state))
 
 

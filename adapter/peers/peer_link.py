@@ -108,7 +108,7 @@ class PeerLink:
     Args:
         own_id: the id of the adapter that follows.
         read_state: checks a state; raises PacketRefused.
-        on_state: called with each valid state, in the following thread.
+        on_state: called with each valid state, and the proof of an epoch that came with it, in the following thread.
         on_refused: called with the reason for each refused state.
         on_failure: called if the following thread ends by an unexpected exception. Without it this adapter knows
             nothing of the peer.
@@ -122,7 +122,7 @@ class PeerLink:
         channel: grpc.Channel,
         own_id: int,
         read_state: Callable[[int, common_pb2.FeedAdapterState], PeerState],
-        on_state: Callable[[PeerState], None],
+        on_state: Callable[[PeerState, bytes], None],
         on_refused: Callable[[int, str, PacketRefused], None],
         on_failure: OnFailure,
     ) -> None:
@@ -163,4 +163,4 @@ class PeerLink:
         except PacketRefused as refused:
             self._on_refused(self._adapter_id, "state", refused)
         else:
-            self._on_state(state)
+            self._on_state(state, message.epoch_proof)

@@ -38,6 +38,7 @@ class Reporter:
         fitness: what this adapter has lost.
         has_lifeline: whether a lifeline would report this process's death.
         clock_ns: the monotonic clock.
+        epoch_proof: returns the proof of the newest epoch that is known here.
 
     Attributes:
         forged: packets that impersonate an adapter of the feed; the loop notes them.
@@ -55,10 +56,12 @@ class Reporter:
         fitness: Fitness,
         has_lifeline: Callable[[], bool],
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        epoch_proof: Callable[[], bytes] = lambda: b"",
     ) -> None:
         self._engine, self._counters, self._journal, self._sealer = engine, counters, journal, sealer
         self._converters, self._dead_letters = converters, dead_letters
         self._fitness, self._check_lifeline, self._has_lifeline = fitness, has_lifeline, False
+        self._epoch_proof = epoch_proof
         self.forged = ForgedPackets()
         self._sampler, self._clock_ns = HealthSampler(), clock_ns
         self._health = Health(1.0, 0.0, 0, 0.0, 0)
@@ -88,6 +91,7 @@ class Reporter:
         for stream_id, heard_at_ns in self._engine.source_heard_at_ns.items():
             state.source_silence_ns[stream_id] = now_ns - heard_at_ns
         state.output_journal.CopyFrom(self._output_journal())
+        state.epoch_proof = self._epoch_proof()
         return state
 
     def _output_journal(self) -> common_pb2.OutputJournalState:

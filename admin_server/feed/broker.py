@@ -28,6 +28,7 @@ from tandemfeed.admin_server.policy.rules import Action, Extent
 from tandemfeed.admin_server.records.lease_records import ClusterRecords, RecordsUnavailable
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
 from tandemfeed.transport.calls.notices.layout import GrantNotice
+from tandemfeed.transport.calls.server_proofs import Prover
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.broker")
@@ -59,6 +60,7 @@ class FeedBroker:
         records: the durable state.
         token_keys: the public keys of tokens that adapters accept.
         on_rollback: called with the reason when an adapter proves that the records are a restored backup.
+        prove: signs a statement of this server, for others to pass on.
         granter: returns how to send grant notices to the adapter at an endpoint; may wait for a name to be resolved.
 
     Attributes:
@@ -76,14 +78,16 @@ class FeedBroker:
         token_keys: Callable[[], list[common_pb2.TokenKey]],
         on_rollback: Callable[[str], None] = lambda _why: None,
         granter: Callable[[str], Callable[[GrantNotice], None]] = lambda _endpoint: lambda _notice: None,
+        prove: Prover = lambda _statement: b"",
     ) -> None:
         self.feed = feed
         self._records, self._audit, self._on_rollback, self._granter = records, audit, on_rollback, granter
+        self._token_keys, self._prove = token_keys, prove
         self.rights = GivenRights(records, feed.feed_id)
         channel_ids = [channel.channel_id for channel in feed.channels]
         self._topics = {channel.topic: channel.channel_id for channel in feed.channels}
         self.key_ring = KeyRing(records, feed.feed_id, channel_ids, source_is_sealed=feed.source_is_sealed)
-        self._state = FeedState(feed, records, audit, self.key_ring, self.rights.revoked, token_keys)
+        self._state = FeedState(feed, records, audit, self.key_ring, self.rights.revoked, token_keys, prove)
         self.operations = FeedOperations(feed, self._state, records)
         self._timekeeper = Timekeeper(feed.name, self._state, self.key_ring)
         state = self._state
@@ -247,7 +251,7 @@ class FeedBroker:
 
     def grant(self, extents: Mapping[int, Extent]) -> admin_pb2.Grant:
         """The present grant of these channels, by channel_id."""
-        return feed_grant(self.feed, self._state.view(), self.key_ring.keys, extents)
+        return feed_grant(self.feed, self._state.view(), self.key_ring.keys, extents, self._token_keys())
 
     def end_lost_rights(self, policy: Grants) -> None:
         """Make what identities were given useless where the policy no longer grants it: their tokens, and the keys.

@@ -44,6 +44,7 @@ from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.transport.calls.notices import TAKEOVER_S
 from tandemfeed.transport.calls.revoked_tokens import RevokedTokens
+from tandemfeed.transport.calls.server_proofs import Prover
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.feed_state")
@@ -74,11 +75,12 @@ class FeedState:
         keys: KeyRing,
         revoked: RevokedTokens,
         token_keys: Callable[[], list[common_pb2.TokenKey]],
+        prove: Prover = lambda _statement: b"",
     ) -> None:
         self._feed, self._keys, self._revoked, self._token_keys = feed, keys, revoked, token_keys
         self.ended_source_starts: Callable[[], list[bytes]] = list  # replaced by the broker
         self._attending: dict[int, Attendance] = {}
-        self._keeper = LeaseKeeper(feed, records, audit, self._attending)
+        self._keeper = LeaseKeeper(feed, records, audit, self._attending, prove)
         self._keeper.restore()
         self.processes = RegisteredProcesses(feed, records, self.lease.config.term_ns)
         self._known = absent_adapters(feed, records.registrations(feed.feed_id))
@@ -567,6 +569,8 @@ class FeedState:
             revoked_tokens=self._revoked.messages(),
             active_adapter_id=max(self.lease.holder, 0),
             epoch=self.lease.epoch,
+            epoch_proof=self._keeper.epoch_proof,
+            session=self._sessions.session,
         )
         for attendance in self._attending.values():
             attendance.order_if_room(cluster_changed=changed)

@@ -23,8 +23,18 @@ class FeedView:
     active: admin_pb2.ActiveAdapter
 
 
-def feed_grant(feed: FeedSettings, view: FeedView, keys_of: KeysOf, extents: Mapping[int, Extent]) -> admin_pb2.Grant:
-    """The grant of these channels of a feed, with the documents that it names and a reader needs."""
+def feed_grant(
+    feed: FeedSettings,
+    view: FeedView,
+    keys_of: KeysOf,
+    extents: Mapping[int, Extent],
+    proof_keys: Iterable[common_pb2.TokenKey] = (),
+) -> admin_pb2.Grant:
+    """The grant of these channels of a feed, with the documents that it names and a reader needs.
+
+    Args:
+        proof_keys: verify this server's proofs.
+    """
     channels = frozenset(extents)
     return admin_pb2.Grant(
         feed=describe_feed(feed, view.session, extents),
@@ -32,6 +42,7 @@ def feed_grant(feed: FeedSettings, view: FeedView, keys_of: KeysOf, extents: Map
         adapters=[limited_to(adapter, channels) for adapter in view.adapters],
         active=view.active,
         documents=[wire_document(feed.message_model)],
+        proof_keys=proof_keys,
     )
 
 

@@ -43,10 +43,11 @@ class Attendance:
         """Send an essential order: about a lease, or about the adapter's state."""
         self.orders.put(admin_pb2.AdapterOrder(**order))  # type: ignore[arg-type]  # one field of the oneof, by name
 
-    def grant(self, epoch: int, ttl_ns: int) -> None:
-        """Order the adapter to take the lease, by a notice as well."""
-        self.notify(GrantNotice(self.incarnation, epoch, ttl_ns, self.report_id))
-        self.order(lease_granted=admin_pb2.LeaseGranted(epoch=epoch, ttl_ns=ttl_ns, report_id=self.report_id))
+    def grant(self, epoch: int, ttl_ns: int, epoch_proof: bytes) -> None:
+        """Order the adapter to take the lease, by a notice as well. Args: epoch_proof: what it passes on to others."""
+        self.notify(GrantNotice(self.incarnation, epoch, ttl_ns, self.report_id, epoch_proof))
+        granted = admin_pb2.LeaseGranted(epoch=epoch, ttl_ns=ttl_ns, report_id=self.report_id, epoch_proof=epoch_proof)
+        self.order(lease_granted=granted)
 
     def order_if_room(self, **order: object) -> None:
         """Send an order that may be lost; without renewals, an adapter stops by its own clock."""

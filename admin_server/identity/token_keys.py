@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.records.lease_records import ClusterRecords, RecordsUnavailable
 from tandemfeed.transport.calls.revoked_tokens import KEPT_NS
+from tandemfeed.transport.calls.server_proofs import prove
 from tandemfeed.transport.calls.tokens import key_id_of, sign_token
 from tandemfeed.v1 import admin_pb2, common_pb2
 
@@ -158,6 +159,13 @@ class TokenKeyBook:
             except (RecordsUnavailable, TooManyKeys) as failed:  # the next login tries again
                 LOG.warning("could not rotate the key that signs tokens", extra={"why": str(failed)})
         return sign_token(claims, Ed25519PrivateKey.from_private_bytes(self._set.signing_at(self._clock()).private_key))
+
+    def prove(self, statement: bytes) -> bytes:
+        """The proof that this server says so (`transport.calls.server_proofs`); empty before there is a key."""
+        keys = self._set
+        if not keys.keys:
+            return b""
+        return prove(statement, Ed25519PrivateKey.from_private_bytes(keys.signing_at(self._clock()).private_key))
 
     def rotate(self, by: str, why: str = "") -> None:
         """Make a new key. The former ones are accepted until what they signed has expired.

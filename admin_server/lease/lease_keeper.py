@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.feed.feed_history import FeedHistory
 from tandemfeed.admin_server.feed.streams import Attendance
+from tandemfeed.admin_server.lease.epoch_prover import EpochProver
 from tandemfeed.admin_server.lease.lease_core import FeedLease, LeaseConfig
 from tandemfeed.admin_server.lease.lease_decisions import (
     Granted,
@@ -28,6 +29,7 @@ from tandemfeed.admin_server.lease.lease_decisions import (
 )
 from tandemfeed.admin_server.records.lease_records import EPOCH_BLOCK, LeaseRecords, RecordsUnavailable
 from tandemfeed.admin_server.settings import MS, FeedSettings
+from tandemfeed.transport.calls.server_proofs import Prover
 from tandemfeed.v1 import admin_pb2
 
 LOG = logging.getLogger("tandemfeed.admin_server.lease.lease_keeper")
@@ -38,13 +40,19 @@ class LeaseKeeper:
 
     Args:
         attending: adapter_id -> its open stream; the owner changes this mapping, which is only read here.
+        prove: signs a statement of this server.
 
     Attributes:
         history: the feed's last events.
     """
 
     def __init__(
-        self, feed: FeedSettings, records: LeaseRecords, audit: AuditLog, attending: Mapping[int, Attendance]
+        self,
+        feed: FeedSettings,
+        records: LeaseRecords,
+        audit: AuditLog,
+        attending: Mapping[int, Attendance],
+        prove: Prover = lambda _statement: b"",
     ) -> None:
         config = LeaseConfig(
             ttl_ns=feed.lease_ttl_ns,
@@ -54,6 +62,7 @@ class LeaseKeeper:
         )
         self.lease = FeedLease(config, frozenset(adapter.adapter_id for adapter in feed.adapters))
         self._feed, self._records, self._audit, self._attending = feed, records, audit, attending
+        self._prover = EpochProver(feed.feed_id, prove)
         self._reserved_end = 0
         self._noted_ttl_ns = feed.lease_ttl_ns
         self._notes: list[tuple[str, dict[str, object]]] = []
@@ -156,6 +165,11 @@ class LeaseKeeper:
             self.note(event, **fields)
         return any(not isinstance(decision, Renewed | TermNoted | Offered | OrderedHandOver) for decision in decisions)
 
+    @property
+    def epoch_proof(self) -> bytes:
+        """The proof that the holder holds its epoch; empty: there is none."""
+        return self._prover.datagram(self.lease.epoch, self.lease.holder)
+
     def note(self, event: str, **fields: object) -> None:
         """Log and audit an event. Waits for no disk, because a takeover must not."""
         LOG.info(event, extra={"feed": self._feed.name, **fields})
@@ -194,7 +208,7 @@ class LeaseKeeper:
             return
         attendance = self._attending[granted.adapter_id]
         self._record_holder(granted.epoch, granted.adapter_id)
-        attendance.grant(granted.epoch, self._ttl_ns)
+        attendance.grant(granted.epoch, self._ttl_ns, self._prover.datagram(granted.epoch, granted.adapter_id))
         self._audit_later("lease granted", epoch=granted.epoch, adapter_id=granted.adapter_id)
 
     def _renewed(self, attendance: Attendance, epoch: int) -> None:
@@ -209,6 +223,7 @@ class LeaseKeeper:
             after_epoch=offered.after_epoch,
             ttl_ns=self._ttl_ns,
             report_id=heir.report_id,
+            epoch_proof=self._prover.datagram(offered.epoch, offered.heir),
         )
         heir.order(lease_offered=order)
         self._audit_later("lease offered", epoch=offered.epoch, adapter_id=offered.heir)

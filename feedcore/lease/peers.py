@@ -7,6 +7,7 @@ answers. So after a pause, a process finds only expired promises in its queues.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tandemfeed.feedcore.replica.channel_state import PeerState
@@ -55,6 +56,18 @@ class Peers:
         self._states: dict[int, PeerState] = {}
         self._heard_at_ns: dict[int, int] = {}
         self._sent_at_ns: dict[int, int] = {}  # by report_id
+        self._announced: dict[int, int] = {}  # adapter_id -> the incarnation of its newest start
+
+    def announce(self, incarnations: Mapping[int, int]) -> None:
+        """The admin server announces the newest start of each adapter: no state of a later one is genuine, so none may
+        outrank what the adapter reports from now on."""
+        self._announced = dict(incarnations)
+        for adapter_id in [each for each, state in self._states.items() if not self.is_announced(state)]:
+            del self._states[adapter_id], self._heard_at_ns[adapter_id]
+
+    def is_announced(self, state: PeerState) -> bool:
+        """False if a state names a later start of its adapter than the admin server announced."""
+        return state.incarnation <= self._announced.get(state.adapter_id, state.incarnation)
 
     def note(self, state: PeerState, now_ns: int) -> bool:
         """Take a state. Returns False, and ignores it, unless it is newer than the known state of the same adapter."""

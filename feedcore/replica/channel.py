@@ -141,7 +141,10 @@ class Channel:
             if packet.flags & EPOCH_ENDED_BIT:
                 self.hand_over.on_ended(packet.epoch, packet.first_input_seq)
             if packet.epoch > intake.epoch and packet.payload:
-                intake.on_lineage(decode_lineage(packet.payload), self.line.position())
+                lineage = decode_lineage(packet.payload)
+                if lineage.epoch != packet.epoch:
+                    raise PacketRefused(Refusal.MALFORMED, f"epoch {packet.epoch} with the lineage {lineage.entries}")
+                intake.on_lineage(lineage, self.line.position())
             if packet.epoch == intake.epoch:
                 intake.on_next_input_seq(packet.first_input_seq, now_ns)
                 if packet.flags & END_OF_STREAM_BIT:

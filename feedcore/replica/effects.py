@@ -103,6 +103,16 @@ class CommitProvisional:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowEpochProof:
+    """Transmit on the channel the admin server's proof that `adapter_id` holds `epoch`, if it is at hand. Comes before
+    the heartbeats that need it: receivers believe no epoch without it (protocol 6.11)."""
+
+    channel_id: int
+    epoch: int
+    adapter_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class AcceptOffer:
     """Accept the lease store's offer of `epoch`: now the store may order the holder to end its own epoch."""
 
@@ -192,6 +202,7 @@ AdapterEffect: TypeAlias = (
     | RequestSnapshot
     | RequestBuckets
     | CommitProvisional
+    | ShowEpochProof
     | ServerRequest
     | StateMoved
     | SessionBegun
@@ -210,6 +221,7 @@ class EffectHandler(Protocol):
     def request_runs(self, request: RequestRuns) -> None: ...
     def request_snapshot(self, request: RequestSnapshot) -> None: ...
     def request_buckets(self, request: RequestBuckets) -> None: ...
+    def show_epoch_proof(self, shown: ShowEpochProof) -> None: ...
     def commit_provisional(self, committed: CommitProvisional) -> None: ...
     def ask_server(self, request: ServerRequest) -> None: ...
     def on_state_moved(self, moved: StateMoved) -> None: ...
@@ -239,6 +251,8 @@ def perform(effects: Iterable[AdapterEffect], handler: EffectHandler) -> None:
                 handler.request_buckets(effect)
             case CommitProvisional():
                 handler.commit_provisional(effect)
+            case ShowEpochProof():
+                handler.show_epoch_proof(effect)
             case AcceptOffer() | ReleaseLease() | RequestEpoch() | RequestHandOver() | RequestToFail() | RenewLease():
                 handler.ask_server(effect)
             case StateMoved():

@@ -17,7 +17,7 @@ from tandemfeed.feedcore.lease.admin_contact import AdminContact
 from tandemfeed.feedcore.lease.failing import healthiest_synchronized, is_repeated, should_leave
 from tandemfeed.feedcore.lease.lease_view import LeaseView
 from tandemfeed.feedcore.lease.peers import Peers, known_epoch
-from tandemfeed.feedcore.replica.channel_state import Answer, Buckets, ChannelSnapshot, PeerState
+from tandemfeed.feedcore.replica.channel_state import Answer, Buckets, ChannelSnapshot, PeerState, RunsReply
 from tandemfeed.feedcore.replica.config import EngineConfig
 from tandemfeed.feedcore.replica.effects import (
     ANY_HEIR,
@@ -27,6 +27,8 @@ from tandemfeed.feedcore.replica.effects import (
     RequestHandOver,
     RequestSource,
     RequestToFail,
+    ShowEpochProof,
+    Transmit,
 )
 from tandemfeed.feedcore.replica.heard_adapters import HeardAdapters
 from tandemfeed.feedcore.replica.input.decision_log import LoggedRuns
@@ -34,12 +36,15 @@ from tandemfeed.feedcore.replica.output.converter import Converter
 from tandemfeed.feedcore.replica.replica import ChannelReplica
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.replica.sessions import NotActive, Sessions
-from tandemfeed.feedcore.wire.output_packet import EPOCH_ENDED_BIT, PROVISIONAL_BIT, OutputPacket
+from tandemfeed.feedcore.vouched_epochs import VouchedEpochs
+from tandemfeed.feedcore.wire.output_packet import EPOCH_ENDED_BIT, FROM_ACTIVE_BIT, HEARTBEAT_BIT, OutputPacket
 from tandemfeed.feedcore.wire.position import MessageStreamState, Run
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.feedcore.wire.source_packet import decode_source_packet
 
 LEVEL = (ReplicaState.SYNCHRONIZED, ReplicaState.ACTIVE)
+SHOW_PROOF_OFTEN_NS = 1_000_000_000  # a hundred heartbeats: a receiver that hears the channel at all hears one of them
+SHOW_PROOF_EVERY_NS = 1_000_000_000
 CATCHING_UP = (ReplicaState.JOINING, ReplicaState.RESYNCHRONIZING)
 
 
@@ -53,6 +58,7 @@ class AdapterEngine:
         health: this adapter's score, as last measured by the shell.
         source_heard_at_ns: source_stream_id -> when its last packet arrived, heartbeats included.
         heard: which other adapters' multicast arrives.
+        vouched: which epochs this adapter believes, and whose they are.
     """
 
     def __init__(
@@ -60,6 +66,7 @@ class AdapterEngine:
     ) -> None:
         self.config, self.counters = config, counters
         self.lease = LeaseView(config.lease_ttl_ns)
+        self.vouched = VouchedEpochs()
         self.peers = Peers(config.adapter_id, config.consent)
         self.health = 1.0
         self.source_heard_at_ns: dict[int, int] = {}
@@ -73,6 +80,7 @@ class AdapterEngine:
         self._has_handed_over = False
         self._pauses = OwnPauses(config.replica.pause_after_ns)
         self._served_at_ns = now_ns  # the time of the last event
+        self._show_proof_at_ns = self._show_proof_often_until_ns = now_ns
 
     @property
     def session(self) -> int:
@@ -89,7 +97,9 @@ class AdapterEngine:
     def resume_from(self, snapshot: ChannelSnapshot, runs: Iterable[Run] = (), now_ns: int = 0) -> None:
         """Resume from the output journal of this adapter's previous process: a channel's newest saved state in the
         current session, and the decisions transmitted after it. Must come before any other event."""
-        self.replicas[snapshot.channel_id].resume_from(snapshot, runs, now_ns)
+        replica = self.replicas[snapshot.channel_id]
+        replica.resume_from(snapshot, runs, now_ns)
+        self.vouched.vouch(replica.intake.epoch, 0)  # the former process followed, and journaled, only vouched epochs
 
     def resume_final_heartbeats(self, heartbeats: Iterable[OutputPacket], now_ns: int) -> None:
         """Take this adapter's final heartbeats of earlier sessions, from its output journal. They announce the end of a
@@ -134,27 +144,39 @@ class AdapterEngine:
             if packet.adapter_id == self.config.adapter_id:
                 return effects  # sent by this adapter or its previous process: nothing new
             self.heard.on_packet(packet.adapter_id, packet.channel_id, now_ns)
-            if not packet.flags & PROVISIONAL_BIT:
-                effects += self._note_epoch(packet.epoch, f"adapter {packet.adapter_id} transmits in it", now_ns)
+            self._check_vouched(packet.epoch, packet.adapter_id, is_active=bool(packet.flags & FROM_ACTIVE_BIT))
             sessions = self._sessions
             of_session = sessions.current
             if packet.session != of_session.session:
                 of_session = sessions.on_adapter_session(packet.session, now_ns)
-            effects += of_session.replicas[packet.channel_id].on_output_packet(packet, now_ns)
+            replica = of_session.replicas[packet.channel_id]
+            # What others send in its epoch says how far they are, which only the active itself needs.
+            is_owner = self.vouched.owner_of(packet.epoch) == packet.adapter_id
+            if is_owner or replica.state is ReplicaState.ACTIVE:
+                effects += replica.on_output_packet(packet, now_ns)
             if sessions.coming:
                 effects += self._change_session_if_due(now_ns)
         except PacketRefused as refused:
             self.counters.refuse(refused.reason)
             return effects
-        if packet.flags & EPOCH_ENDED_BIT and self._offer and self._has_accepted and packet.epoch == self._offer[1]:
+        is_ended = is_owner and bool(packet.flags & EPOCH_ENDED_BIT)
+        if is_ended and self._offer and self._has_accepted and packet.epoch == self._offer[1]:
             effects += self._take_offer(*self._offer, now_ns)
         return effects
+
+    def on_epoch_vouched(self, epoch: int, adapter_id: int, now_ns: int) -> list[AdapterEffect]:
+        """The admin server has granted an epoch to an adapter, as its proof says, which was verified."""
+        effects = self._fence(now_ns)
+        return effects + self._note_vouched(epoch, adapter_id, f"it was granted to adapter {adapter_id}", now_ns)
 
     # ---- events: other adapters' calls ----
 
     def on_answer(self, channel_id: int, answer: Answer, now_ns: int) -> list[AdapterEffect]:
         """Take another adapter's answer to a request of this session for runs, a snapshot or buckets."""
         effects = self._fence(now_ns)
+        if _epoch_of(answer) > self.vouched.newest:
+            self.counters.refuse(Refusal.UNVOUCHED)
+            return effects
         if answer.session in (0, self.session):
             effects += self.replicas[channel_id].on_answer(answer, now_ns)
         return effects
@@ -162,9 +184,20 @@ class AdapterEngine:
     def on_peer_state(self, state: PeerState, now_ns: int) -> list[AdapterEffect]:
         """Take another adapter's state, which it reports at every sync interval."""
         effects = self._fence(now_ns)
-        if state.adapter_id == self.config.adapter_id or not self.peers.note(state, now_ns):
+        if state.adapter_id == self.config.adapter_id:
             return effects
-        effects += self._note_epoch(known_epoch(state), f"adapter {state.adapter_id} reports it", now_ns)
+        try:
+            if not self.peers.is_announced(state):
+                raise PacketRefused(Refusal.UNANNOUNCED, f"start {state.incarnation} of adapter {state.adapter_id}")
+            self._check_vouched(known_epoch(state), state.adapter_id, is_active=False)
+            for status in state.channels:
+                is_active = status.state is ReplicaState.ACTIVE
+                self._check_vouched(status.position.epoch, state.adapter_id, is_active=is_active)
+        except PacketRefused as refused:
+            self.counters.refuse(refused.reason)
+            return effects
+        if not self.peers.note(state, now_ns):
+            return effects
         try:
             is_here = state.session in (0, self.session)
             replicas = self.replicas if is_here else self._sessions.on_adapter_session(state.session, now_ns).replicas
@@ -193,25 +226,32 @@ class AdapterEngine:
         return self._fence(now_ns)
 
     def on_cluster_changed(
-        self, active_adapter_id: int, epoch: int, now_ns: int, others: Iterable[int] | None = None
+        self, active_adapter_id: int, epoch: int, now_ns: int, others: Iterable[int] | None = None, session: int = 0
     ) -> list[AdapterEffect]:
-        """The admin server reports the active adapter (0: none), its epoch, and which other adapters the feed has."""
+        """The admin server reports the active adapter (0: none), its epoch, which other adapters the feed has, and the
+        session by which it describes the feed (0: not reported)."""
         effects = self._fence(now_ns)
+        self._sessions.on_described(session)
         if others is not None:
             self.peers.others = frozenset(others) - {self.config.adapter_id}
+        why = f"the admin server granted it to adapter {active_adapter_id}"
+        effects += self._note_vouched(epoch, active_adapter_id, why, now_ns)
         if active_adapter_id == self.config.adapter_id:
             return effects
-        if active_adapter_id:  # an epoch without an active adapter ends no term
-            effects += self._note_epoch(epoch, f"the admin server granted it to adapter {active_adapter_id}", now_ns)
         for replica in self.replicas.values():
             replica.on_active_known(active_adapter_id, epoch, now_ns)
         return effects
+
+    def on_starts_announced(self, incarnations: Mapping[int, int]) -> None:
+        """The admin server announces the newest start of each adapter, by adapter_id."""
+        self.peers.announce(incarnations)
 
     def on_lease_granted(self, epoch: int, valid_until_ns: int, now_ns: int) -> list[AdapterEffect]:
         """Take the lease on a new epoch: every channel becomes active. A grant that arrives too late is ignored."""
         effects = self._fence(now_ns)
         if not self.lease.on_granted(epoch, valid_until_ns, now_ns):
             return effects
+        self.vouched.vouch(epoch, self.config.adapter_id)
         self._offer = None
         if now_ns < self._contact.abstains_until_ns:
             self._promote_at_ns = self._contact.abstains_until_ns  # keep the promise to the active
@@ -302,9 +342,13 @@ class AdapterEngine:
         if (renewal := self.lease.on_timer(now_ns)) is not None:
             effects.append(renewal)
         requested: set[RequestSource] = set()
+        shows_proof = now_ns >= self._show_proof_at_ns
         for replica in self.replicas.values():
             replica.channel.has_admin = self.has_admin(now_ns)
-            for effect in replica.on_timer(now_ns):
+            found = replica.on_timer(now_ns)
+            if shows_proof and found and _has_heartbeat(found):
+                effects += self._show_proof(replica.channel.channel_id, now_ns)
+            for effect in found:
                 if isinstance(effect, RequestSource):  # channels that read one stream lack the same messages at once
                     if effect in requested:
                         continue
@@ -419,19 +463,57 @@ class AdapterEngine:
         for stream in self.source_heard_at_ns:
             self.source_heard_at_ns[stream] += pause_ns
 
+    def _show_proof(self, channel_id: int, now_ns: int) -> list[AdapterEffect]:
+        """Show the proof of the newest epoch: at first with every heartbeat, because its loss delays a takeover; later
+        once a second, for receivers that heard nothing meanwhile. Every adapter does, not only the active."""
+        epoch = self.vouched.newest
+        is_new = now_ns < self._show_proof_often_until_ns
+        self._show_proof_at_ns = now_ns if is_new else now_ns + SHOW_PROOF_EVERY_NS
+        owner = self.vouched.owner_of(epoch)
+        return [ShowEpochProof(channel_id, epoch, owner)] if owner else []
+
+    def _shown_first(self, effects: list[AdapterEffect], now_ns: int) -> list[AdapterEffect]:
+        """What this adapter does as it begins an epoch, with the epoch's proof on every channel before all else."""
+        self._show_proof_at_ns, self._show_proof_often_until_ns = now_ns, now_ns + SHOW_PROOF_OFTEN_NS
+        if not effects:
+            return effects
+        return [*(each for channel_id in self.replicas for each in self._show_proof(channel_id, now_ns)), *effects]
+
     def _promote(self, now_ns: int) -> list[AdapterEffect]:
         self._promote_at_ns = None
-        return self._on_replicas(lambda replica: replica.promote(self.lease.epoch, now_ns))
+        promoted = self._on_replicas(lambda replica: replica.promote(self.lease.epoch, now_ns))
+        return self._shown_first(promoted, now_ns)
 
     def _take_offer(self, epoch: int, after_epoch: int, valid_until_ns: int, now_ns: int) -> list[AdapterEffect]:
         self._offer = None
         if not self.lease.on_granted(epoch, valid_until_ns, now_ns):
             return []
+        self.vouched.vouch(epoch, self.config.adapter_id)
         self.lease.renew_at_once(now_ns)  # this reports to the store that the hand-over is done
-        return self._on_replicas(lambda replica: replica.promote_when_caught_up(epoch, after_epoch, now_ns))
+        promoted = self._on_replicas(lambda replica: replica.promote_when_caught_up(epoch, after_epoch, now_ns))
+        return self._shown_first(promoted, now_ns)
+
+    def _check_vouched(self, epoch: int, adapter_id: int, *, is_active: bool) -> None:
+        """Refuse what an adapter sends in an epoch that the admin server has not granted to any, or, as its active, to
+        another one (protocol 6.11)."""
+        vouched = self.vouched
+        if epoch > vouched.newest or (is_active and not vouched.may_be_active(epoch, adapter_id)):
+            detail = f"epoch {epoch} of adapter {adapter_id}; the newest that was granted is {vouched.newest}"
+            raise PacketRefused(Refusal.UNVOUCHED, detail)
+
+    def _note_vouched(self, epoch: int, adapter_id: int, why: str, now_ns: int) -> list[AdapterEffect]:
+        """Note an epoch of which the admin server says that it granted it, and to which adapter (0: none holds it)."""
+        if self.vouched.vouch(epoch, adapter_id):
+            self._show_proof_at_ns, self._show_proof_often_until_ns = now_ns, now_ns + SHOW_PROOF_OFTEN_NS
+        if not adapter_id or adapter_id == self.config.adapter_id:
+            return []  # an epoch without an active adapter ends no term
+        effects = self._note_epoch(epoch, why, now_ns)
+        for replica in self.replicas.values():
+            replica.on_active_known(adapter_id, epoch, now_ns)
+        return effects
 
     def _note_epoch(self, epoch: int, why: str, now_ns: int) -> list[AdapterEffect]:
-        """Note an epoch, whatever the source. If it is newer than the epoch held here, this adapter's term is over."""
+        """Note a granted epoch. If it is newer than the epoch held here, this adapter's term is over."""
         held = self.lease.epoch
         self.lease.note_epoch(epoch)
         if not held or epoch <= held:
@@ -473,3 +555,17 @@ class AdapterEngine:
     def _change_session_if_due(self, now_ns: int) -> list[AdapterEffect]:
         is_deciding = self.lease.is_held and self._promote_at_ns is None
         return self._sessions.change_if_due(self.lease.epoch if is_deciding else 0, now_ns)
+
+
+def _has_heartbeat(effects: list[AdapterEffect]) -> bool:
+    return any(isinstance(effect, Transmit) and effect.packet.flags & HEARTBEAT_BIT for effect in effects)
+
+
+def _epoch_of(answer: Answer) -> int:
+    """The newest epoch that an answer names."""
+    match answer:
+        case RunsReply() | ChannelSnapshot():
+            return answer.lineage.epoch
+        case Buckets():
+            return answer.position.epoch
+    return 0

@@ -91,6 +91,7 @@ class Sessions:
         self, config: EngineConfig, converters: Mapping[int, Converter], counters: CounterSet, now_ns: int
     ) -> None:
         self._config, self._converters, self._counters = config, converters, counters
+        self._described = config.session  # the greatest session that the admin server vouches for
         self.current = SessionReplicas(config, converters, counters, now_ns)
         self.former: SessionReplicas | None = None
         self.coming: dict[int, SessionReplicas] = {}
@@ -126,8 +127,19 @@ class Sessions:
             replica.channel.seek_end(now_ns)
         return coming
 
+    def on_described(self, session: int) -> None:
+        """The admin server describes the feed by this session, so adapters may be in it."""
+        self._described = max(self._described, session)
+
     def on_adapter_session(self, session: int, now_ns: int) -> SessionReplicas:
-        """Note an authentic message of an adapter in another session; returns and raises as `on_source_session`."""
+        """Note an authentic message of an adapter in another session; returns as `on_source_session`.
+
+        Raises:
+            PacketRefused: WRONG_SESSION as there; UNVOUCHED: a later session that neither the source has been heard in
+                nor the admin server describes.
+        """
+        if session > max(self._described, self.current.session) and session not in self.coming:
+            raise PacketRefused(Refusal.UNVOUCHED, f"session {session}, of which the source has sent nothing")
         for skipped in [each for each in self.coming if each < session]:
             del self.coming[skipped]  # the feed has passed it, so it cannot begin any more
         coming = self._on_session(session, now_ns)

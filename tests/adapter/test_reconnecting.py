@@ -112,7 +112,7 @@ def peer_link(_folder: Path) -> Connected:
         open_channel(peer.endpoint, CA, SERVER_NAME, token("adapter", feeds=("equities",))),
         1,
         lambda _adapter_id, message: peer_state_from_proto(message),
-        lambda state: peer.change(lambda: heard.append(state)),
+        lambda state, _proof: peer.change(lambda: heard.append(state)),
         lambda _adapter_id, _what, _refused: None,
         mark_unhealthy,
     )

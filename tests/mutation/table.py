@@ -49,14 +49,20 @@ _LEASE = Group(
 )
 _ADAPTERS_LEASE = Group(
     (
+        "feedcore/hiccup.py",
         "feedcore/lease/admin_contact.py",
         "feedcore/lease/failing.py",
         "feedcore/lease/holder_clock.py",
         "feedcore/lease/lease_view.py",
         "feedcore/lease/peers.py",
+        "feedcore/vouched_epochs.py",
     ),
     (
         "tests/feedcore/lease",
+        "tests/feedcore/test_hiccup.py",
+        "tests/feedcore/test_vouched_epochs.py",
+        "tests/feedcore/replica/test_lying_adapter.py",
+        "tests/feedcore/replica/test_own_pauses.py",
         "tests/feedcore/replica/test_engine.py",
         "tests/feedcore/replica/roles/test_handing_over.py",
     ),

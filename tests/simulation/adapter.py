@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Protocol, assert_never
 
 from tandemfeed.feedcore.counters import Counter, CounterSet
 from tandemfeed.feedcore.lease.holder_clock import HolderClock
@@ -23,6 +23,7 @@ from tandemfeed.feedcore.replica.effects import (
     RunsLost,
     ServerRequest,
     SessionBegun,
+    ShowEpochProof,
     StateMoved,
     Transmit,
     perform,
@@ -42,6 +43,7 @@ from tests.simulation.checkers.content import Violation
 from tests.simulation.output_journal import OutputJournal
 from tests.simulation.peer_calls import PeerCalls
 from tests.simulation.plan import AdapterPlan, Plan
+from tests.simulation.proofs import EpochProof
 from tests.simulation.signed_line import Sealed, SignedLine
 from tests.simulation.toy_feed import FEED_ID, OUT_BODY, ToyConverter
 from tests.simulation.world import SOURCE, START_NS, Link, World
@@ -53,6 +55,20 @@ SOCKET_QUEUE_MAX = 200  # datagrams that sockets keep while the process does not
 PPM = 1_000_000
 WALL_NS = 1_700_000_000 * 1_000_000_000
 Event = tuple[Callable[..., list[AdapterEffect]], tuple[object, ...]]
+
+
+class Listener(Protocol):
+    """A receiver of an adapter's multicast."""
+
+    def on_output(self, packet: OutputPacket) -> None: ...
+    def on_proof(self, proof: EpochProof) -> None: ...
+
+
+class Reader(Protocol):
+    """A receiver that checks signatures."""
+
+    def on_sealed(self, datagram: Sealed) -> None: ...
+    def on_proof(self, proof: EpochProof) -> None: ...
 
 
 class AdapterActor:
@@ -81,11 +97,12 @@ class AdapterActor:
         self.from_source: Link = world.link(SOURCE, self.name)
         self._world, self._cluster, self._plan, self._own = world, cluster, plan, own
         self._calls = PeerCalls(world, cluster, self)
-        self._listeners: list[tuple[Link, Callable[[OutputPacket], None]]] = []
-        self._readers: list[tuple[Link, Callable[[Sealed], None]]] = []
+        self._listeners: Sequence[tuple[Link, Listener]] = ()
+        self._readers: Sequence[tuple[Link, Reader]] = ()
         # By channel, of this life and the one before: what it sends to the readers that check signatures.
         self.lines: dict[int, SignedLine] = {}
         self.former_lines: dict[int, SignedLine] = {}
+        self._proofs: dict[int, EpochProof] = {}  # by epoch
         self._inbox: deque[Event] = deque()
         self._datagrams_waiting = 0
         self._unperformed: list[AdapterEffect] = []
@@ -105,11 +122,7 @@ class AdapterActor:
 
     # ---- life ----
 
-    def listen(
-        self,
-        listeners: list[tuple[Link, Callable[[OutputPacket], None]]],
-        readers: list[tuple[Link, Callable[[Sealed], None]]],
-    ) -> None:
+    def listen(self, listeners: Sequence[tuple[Link, Listener]], readers: Sequence[tuple[Link, Reader]]) -> None:
         """Set the receivers of this adapter's output. Args: readers: those that check signatures."""
         self._listeners, self._readers = listeners, readers
 
@@ -122,6 +135,7 @@ class AdapterActor:
         self.holder_clock = HolderClock()
         self._inbox.clear()
         self._unperformed.clear()
+        self._proofs.clear()
         self._datagrams_waiting = self._busy_until_ns = 0
         self._wake_at_ns = None
         self.converters = {channel: ToyConverter(table) for channel, table in enumerate(self._plan.tables, 1)}
@@ -235,14 +249,31 @@ class AdapterActor:
         if life == self.life and self.is_alive:
             self._enter((event, arguments))
 
-    def on_peer_state(self, state: PeerState) -> None:
-        """Another adapter's state arrives."""
+    def on_peer_state(self, state: PeerState, proof: EpochProof | None) -> None:
+        """Another adapter's state arrives, with the proof of the newest epoch that it knows."""
+        if proof is not None:
+            self._enter((self._take_proof, (proof,)))
         self._enter((self._take_state, (state,)))
+
+    def on_proof(self, proof: EpochProof) -> None:
+        """A datagram with a proof arrives at the socket."""
+        if self.is_alive:
+            self._hear(self._take_proof, proof)
+
+    def keep_proof(self, epoch: int, adapter_id: int) -> None:
+        """The admin server gave a proof."""
+        self._proofs[epoch] = EpochProof(epoch, adapter_id)
+
+    @property
+    def newest_proof(self) -> EpochProof | None:
+        """The proof of the newest epoch that this adapter knows, if it has it."""
+        return self._proofs.get(self.engine.vouched.newest)
 
     # ---- events: answers of the lease store to a report ----
 
     def on_lease_granted(self, epoch: int, report_id: int, ttl_ns: int, now_ns: int) -> list[AdapterEffect]:
         """A grant arrives."""
+        self.keep_proof(epoch, self.adapter_id)
         return self.engine.on_lease_granted(epoch, self.holder_clock.valid_until_ns(report_id, ttl_ns), now_ns)
 
     def on_lease_renewed(self, epoch: int, report_id: int, ttl_ns: int, now_ns: int) -> list[AdapterEffect]:
@@ -253,10 +284,17 @@ class AdapterActor:
         self, epoch: int, after_epoch: int, report_id: int, ttl_ns: int, now_ns: int
     ) -> list[AdapterEffect]:
         """An offer arrives."""
+        self.keep_proof(epoch, self.adapter_id)
         until_ns = self.holder_clock.valid_until_ns(report_id, ttl_ns)
         return self.engine.on_lease_offered(epoch, after_epoch, until_ns, now_ns)
 
     # ---- inside: events ----
+
+    def _take_proof(self, proof: EpochProof, now_ns: int) -> list[AdapterEffect]:
+        if not self._cluster.admin.proofs.is_genuine(proof):
+            return []
+        self._proofs[proof.epoch] = proof
+        return self.engine.on_epoch_vouched(proof.epoch, proof.adapter_id, now_ns)
 
     def _take_state(self, state: PeerState, now_ns: int) -> list[AdapterEffect]:
         self._cluster.on_peer_state(self, state)
@@ -376,17 +414,24 @@ class AdapterActor:
         multicast = world.multicast
         if self._plan.has_real_codec:
             datagram = encode_output_packet(packet)
-            for link, hear in self._listeners:
-                multicast(link, hear, decode_output_packet(datagram))
+            for link, listener in self._listeners:
+                multicast(link, listener.on_output, decode_output_packet(datagram))
         else:
-            for link, hear in self._listeners:
-                multicast(link, hear, packet)
+            for link, listener in self._listeners:
+                multicast(link, listener.on_output, packet)
         if self._readers:
             self._send_to_readers(self.lines[packet.channel_id].seal(packet, self.wall_ns()))
 
     def _send_to_readers(self, datagram: Sealed) -> None:
-        for link, hear in self._readers:
-            self._world.multicast(link, hear, datagram)
+        for link, reader in self._readers:
+            self._world.multicast(link, reader.on_sealed, datagram)
+
+    def show_epoch_proof(self, shown: ShowEpochProof) -> None:
+        """Multicast a proof, if it is here."""
+        proof = self._proofs.get(shown.epoch)
+        if proof is not None and proof.adapter_id == shown.adapter_id:
+            for link, receiver in (*self._listeners, *self._readers):
+                self._world.multicast(link, receiver.on_proof, proof)
 
     def _check_own_past(self, packet: OutputPacket) -> None:
         """Check that this life repeats no packet of an earlier life in an epoch, unless a snapshot superseded it."""

@@ -32,6 +32,7 @@ from tandemfeed.feedcore.replica.heard_adapters import unheard
 from tests.simulation.admin_parts import WORST, Attendance, change, deliver
 from tests.simulation.checkers.terms import PASSED
 from tests.simulation.plan import MS, Plan
+from tests.simulation.proofs import ProofBook
 from tests.simulation.toy_feed import FIRST_SESSION
 from tests.simulation.world import ADMIN, World
 
@@ -71,6 +72,7 @@ class AdminActor:
         self._notes: list[tuple[int, int]] = []  # (epoch, adapter_id) of every grant
         self._noted_ttl_ns = timing.lease_ttl_ns
         self._failed: dict[int, str] = {}
+        self.proofs = ProofBook()
         self.session = FIRST_SESSION  # the latest session that an adapter has reported
         self._registered: dict[int, int] = {}  # adapter_id -> the life that registered last
 
@@ -399,6 +401,7 @@ class AdminActor:
             case Offered(heir, epoch, after_epoch):
                 attendance = self._attending[heir]
                 log("epoch {} is offered to {}, after {}", epoch, attendance.adapter.name, after_epoch)
+                self.proofs.make(epoch, heir)
                 terms.on_offered(epoch)
                 grants.on_offered(heir)
                 self._cluster.checks.hand_overs.on_offered(epoch, after_epoch)
@@ -427,6 +430,7 @@ class AdminActor:
         attendance = self._attending[granted.adapter_id]
         adapter, epoch = attendance.adapter, granted.epoch
         self._notes.append((epoch, granted.adapter_id))
+        self.proofs.make(epoch, granted.adapter_id)
         self._cluster.checks.terms.on_grant(epoch)
         self._cluster.checks.hand_overs.on_granted(epoch)
         self._cluster.checks.grants.on_grant(granted.adapter_id, self._world.now_ns)
@@ -446,8 +450,8 @@ class AdminActor:
         active, epoch = max(self.lease.holder, 0), self.lease.epoch
         group = frozenset(adapter.adapter_id for adapter in self._cluster.adapters)
         for attendance in self._attending.values():
-            engine = attendance.adapter.engine
-            self._send(attendance.adapter, partial(change, engine, group), active, epoch)
+            adapter = attendance.adapter
+            self._send(adapter, partial(change, adapter, group, dict(self._registered), self.session), active, epoch)
 
     def _send(self, adapter: AdapterActor, order: Callable[..., list[AdapterEffect]], *arguments: object) -> None:
         message = (adapter, self._attending[adapter.adapter_id].life, order, arguments)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tandemfeed.feedcore.replica.effects import AdapterEffect
-from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 
 if TYPE_CHECKING:
@@ -39,10 +38,20 @@ class Attendance:
 
 
 def change(
-    engine: AdapterEngine, everybody: frozenset[int], active: int, epoch: int, now_ns: int
+    adapter: AdapterActor,
+    everybody: frozenset[int],
+    starts: dict[int, int],
+    session: int,
+    active: int,
+    epoch: int,
+    now_ns: int,
 ) -> list[AdapterEffect]:
-    """Pass the group, the active and the epoch, as known to the admin server, to an engine."""
-    return engine.on_cluster_changed(active, epoch, now_ns, everybody)
+    """Pass the group, its newest starts, the session, the active and the epoch, as known to the admin server, to an
+    adapter."""
+    if active:
+        adapter.keep_proof(epoch, active)
+    adapter.engine.on_starts_announced(starts)
+    return adapter.engine.on_cluster_changed(active, epoch, now_ns, everybody, session)
 
 
 def deliver(message: tuple[AdapterActor, int, Callable[..., list[AdapterEffect]], tuple[object, ...]]) -> None:

@@ -35,6 +35,7 @@ from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.transport.sealing.opening import ReceivedPacket
 from tests.simulation.checkers.content import Violation
 from tests.simulation.plan import MS, ClientPlan, Plan
+from tests.simulation.proofs import EpochProof
 from tests.simulation.signed_line import Sealed
 from tests.simulation.toy_feed import FIRST_SESSION
 from tests.simulation.world import START_NS, World
@@ -137,6 +138,9 @@ class ClientActor:
                 if channel in each
             ]
             trust.announce(replace(line.start, next_counters={channel: line.next_counter}) for line in lines)
+
+    def on_proof(self, proof: EpochProof) -> None:
+        """A datagram with the proof of an epoch arrives at the socket."""
 
     def pause(self) -> None:
         """Pause, if it has started."""

@@ -163,12 +163,12 @@ class Cluster:
         self.adapters += [AdapterActor(world, self, plan, own) for own in plan.adapters]
         self.clients += [ClientActor(world, self, plan, own, self._on_merge_effect) for own in plan.clients]
         for adapter in self.adapters:
-            hearers = [(peer.name, peer.on_output) for peer in self.adapters if peer is not adapter]
-            hearers += [(client.name, client.on_output) for client in self.clients if not client.verifies]
-            readers = [(client.name, client.on_sealed) for client in self.clients if client.verifies]
+            others = [peer for peer in self.adapters if peer is not adapter]
+            others += [client for client in self.clients if not client.verifies]
+            readers = [client for client in self.clients if client.verifies]
             adapter.listen(
-                [(world.link(adapter.name, name), hear) for name, hear in hearers],
-                [(world.link(adapter.name, name), hear_sealed) for name, hear_sealed in readers],
+                [(world.link(adapter.name, each.name), each) for each in others],
+                [(world.link(adapter.name, each.name), each) for each in readers],
             )
         self._convergence = ConvergenceChecker(plan, self.adapters, self.clients)
         self._trace = hashlib.sha256() if is_traced else None

@@ -10,6 +10,7 @@ from tandemfeed.feedcore.replica.channel_state import Answer, Buckets, ChannelSn
 from tandemfeed.feedcore.replica.effects import RequestBuckets, RequestRuns, RequestSnapshot, RequestSource
 from tandemfeed.feedcore.replica.input.decision_log import DecisionLogTooShort
 from tandemfeed.feedcore.replica.sessions import NotActive
+from tests.simulation.proofs import EpochProof
 from tests.simulation.world import SOURCE, World
 
 BUCKET_SUM_OFFSET = 8  # in tests.simulation.toy_feed.BUCKET
@@ -75,14 +76,14 @@ class PeerCalls:
             if peer is not adapter and peer.is_alive:
                 state = adapter.engine.report(adapter.clock_ns(), adapter.life)
                 link = world.link(adapter.name, peer.name)
-                world.call(link, self._deliver_state, (peer, peer.life, state))
+                world.call(link, self._deliver_state, (peer, peer.life, state, adapter.newest_proof))
 
     # ---- inside ----
 
-    def _deliver_state(self, message: tuple[AdapterActor, int, PeerState]) -> None:
-        peer, life, state = message
+    def _deliver_state(self, message: tuple[AdapterActor, int, PeerState, EpochProof | None]) -> None:
+        peer, life, state, proof = message
         if peer.life == life and peer.is_alive:
-            peer.on_peer_state(state)
+            peer.on_peer_state(state, proof)
 
     def _ask(
         self, effect: RequestRuns | RequestSnapshot | RequestBuckets, question: Callable[[AdapterActor], Answer]

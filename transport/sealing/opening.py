@@ -31,6 +31,7 @@ from tandemfeed.feedcore.wire.output_packet import (
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart
 from tandemfeed.transport.sealing.decision_tags import is_tag_valid
+from tandemfeed.transport.sealing.epoch_proofs import PROOF_MAGIC, EpochProof, decode_epoch_proof
 from tandemfeed.transport.sealing.replay_window import ReplayWindow
 from tandemfeed.transport.sealing.start_keys import NONCE, Purpose, SealingKey, derive_cipher
 from tandemfeed.transport.sealing.stream_signatures import (
@@ -160,13 +161,13 @@ class Opener(_KnownStarts):
     """For adapters: opens packets of the feed's other adapters only."""
 
     def open(self, datagram: bytes) -> OutputPacket | None:
-        """Check, open and decode one datagram; None for a signature datagram, which is for readers.
+        """Check, open and decode one datagram; None for a signature, which is for readers, and for an epoch's proof.
 
         Raises:
             PacketRefused: with the reason, and no other exception, whatever the bytes are. ImpersonationRefused, a
                 subclass, if the decision tag is invalid.
         """
-        if datagram.startswith(SIGNATURE_MAGIC):
+        if datagram.startswith((SIGNATURE_MAGIC, PROOF_MAGIC)):
             return None
         _check_frame(datagram)
         header = OUTPUT_HEADER.unpack_from(datagram)
@@ -261,14 +262,15 @@ class StreamOpener(_KnownStarts):
         announced = {start.public_key for start in self._starts.values()}
         self._public_keys = {raw: key for raw, key in self._public_keys.items() if raw in announced}
 
-    def open(self, datagram: bytes) -> ReceivedPacket | ReceivedSignature:
-        """Check, open and decode one datagram. A signature is not verified yet.
+    def open(self, datagram: bytes) -> ReceivedPacket | ReceivedSignature | EpochProof:
+        """Check, open and decode one datagram. A signature or proof is not verified yet.
 
         Raises:
             PacketRefused: with the reason, and no other exception, whatever the bytes are.
         """
-        if datagram.startswith(SIGNATURE_MAGIC):
-            return self._open_signature(datagram)
+        if datagram.startswith((SIGNATURE_MAGIC, PROOF_MAGIC)):
+            is_signature = datagram.startswith(SIGNATURE_MAGIC)
+            return self._open_signature(datagram) if is_signature else decode_epoch_proof(datagram)
         _check_frame(datagram)
         header = OUTPUT_HEADER.unpack_from(datagram)
         channel_id, adapter_id, key_id, incarnation, counter = _sealed_by(header)

@@ -28,6 +28,7 @@ from tandemfeed.client_lib.stream.sockets.united_grant import united
 from tandemfeed.feedcore.pause_free_clock import LOOK_EVERY_NS, PauseFreeClock
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.transport.multicast.groups import BadGroup
+from tandemfeed.transport.sealing.epoch_proofs import EpochProof
 from tandemfeed.transport.sealing.opening import ReceivedSignature, StreamOpener
 
 # Datagrams per group and turn: 2 to 4 ms of work. A turn in which a late line only repeats what was delivered must be
@@ -323,6 +324,8 @@ class FeedSockets:
                 for inbox in self._listeners.get(group, self._grants):
                     inbox.refuse(refused.reason)
                 continue
+            if isinstance(opened, EpochProof):
+                continue  # for the feed's adapters
             is_heard = True
             if isinstance(opened, ReceivedSignature):
                 channel_id, sender = opened.claimed.channel_id, receiver.last_sender

@@ -553,6 +553,7 @@ class Grant(_message.Message):
     ADAPTERS_FIELD_NUMBER: _builtins.int
     ACTIVE_FIELD_NUMBER: _builtins.int
     DOCUMENTS_FIELD_NUMBER: _builtins.int
+    PROOF_KEYS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def feed(self) -> _common_pb2.FeedDescription:
         """its channels are those in `channels`"""
@@ -569,6 +570,10 @@ class Grant(_message.Message):
     def documents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Document]:
         """message models that this call has not sent before"""
 
+    @_builtins.property
+    def proof_keys(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenKey]:
+        """verify the proofs of epochs that adapters pass on"""
+
     def __init__(
         self,
         *,
@@ -577,10 +582,11 @@ class Grant(_message.Message):
         adapters: _abc.Iterable[_common_pb2.AdapterDescription] | None = ...,
         active: Global___ActiveAdapter | None = ...,
         documents: _abc.Iterable[Global___Document] | None = ...,
+        proof_keys: _abc.Iterable[_common_pb2.TokenKey] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "feed", b"feed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "adapters", b"adapters", "channels", b"channels", "documents", b"documents", "feed", b"feed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active", b"active", "adapters", b"adapters", "channels", b"channels", "documents", b"documents", "feed", b"feed", "proof_keys", b"proof_keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1163,6 +1169,7 @@ class RegisterRequest(_message.Message):
     RESUME_INCARNATION_FIELD_NUMBER: _builtins.int
     PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     RESUME_SALT_FIELD_NUMBER: _builtins.int
+    RESUME_PROOF_FIELD_NUMBER: _builtins.int
     NEXT_PACKET_COUNTERS_FIELD_NUMBER: _builtins.int
     PROCESS_NONCE_FIELD_NUMBER: _builtins.int
     PROCESS_ID_FIELD_NUMBER: _builtins.int
@@ -1182,6 +1189,8 @@ class RegisterRequest(_message.Message):
     """Ed25519, raw: made at random by this start of the adapter; verifies its signatures"""
     resume_salt: _builtins.bytes
     """the salt of `resume_incarnation`"""
+    resume_proof: _builtins.bytes
+    """the start_proof of `resume_incarnation`"""
     process_nonce: _builtins.bytes
     """Names this start of the process: 16 random bytes, the same at every registration of the start. Another start is
     refused with ALREADY_EXISTS while the one that is registered is attended.
@@ -1216,6 +1225,7 @@ class RegisterRequest(_message.Message):
         resume_incarnation: _builtins.int = ...,
         public_key: _builtins.bytes = ...,
         resume_salt: _builtins.bytes = ...,
+        resume_proof: _builtins.bytes = ...,
         next_packet_counters: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
         process_nonce: _builtins.bytes = ...,
         process_id: _builtins.int = ...,
@@ -1227,7 +1237,7 @@ class RegisterRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "conversions", b"conversions", "feed", b"feed", "host", b"host", "next_packet_counters", b"next_packet_counters", "process_id", b"process_id", "process_nonce", b"process_nonce", "public_key", b"public_key", "replace", b"replace", "resume_incarnation", b"resume_incarnation", "resume_salt", b"resume_salt", "rpc_endpoint", b"rpc_endpoint", "unicast_endpoint", b"unicast_endpoint", "unicast_server_key", b"unicast_server_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "conversions", b"conversions", "feed", b"feed", "host", b"host", "next_packet_counters", b"next_packet_counters", "process_id", b"process_id", "process_nonce", b"process_nonce", "public_key", b"public_key", "replace", b"replace", "resume_incarnation", b"resume_incarnation", "resume_proof", b"resume_proof", "resume_salt", b"resume_salt", "rpc_endpoint", b"rpc_endpoint", "unicast_endpoint", b"unicast_endpoint", "unicast_server_key", b"unicast_server_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1254,6 +1264,7 @@ class RegisterReply(_message.Message):
     CONVERSIONS_FIELD_NUMBER: _builtins.int
     DOCUMENTS_FIELD_NUMBER: _builtins.int
     UNICAST_LISTEN_FIELD_NUMBER: _builtins.int
+    START_PROOF_FIELD_NUMBER: _builtins.int
     lease_ttl_ns: _builtins.int
     sync_interval_ns: _builtins.int
     message_model: _builtins.bytes
@@ -1261,6 +1272,10 @@ class RegisterReply(_message.Message):
     """of this start: authenticates the datagrams that report its death, and a grant to it"""
     unicast_listen: _builtins.str
     """"IPV4:PORT" to listen at for unicast clients, port 0: any; empty: it serves none"""
+    start_proof: _builtins.bytes
+    """Of this start: it comes back in `resume_proof`, and proves to a server that was restored from an older backup that
+    this start was registered.
+    """
     @_builtins.property
     def feed(self) -> _common_pb2.FeedDescription: ...
     @_builtins.property
@@ -1317,10 +1332,11 @@ class RegisterReply(_message.Message):
         conversions: _abc.Iterable[Global___ChannelConversion] | None = ...,
         documents: _abc.Iterable[Global___Document] | None = ...,
         unicast_listen: _builtins.str = ...,
+        start_proof: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["feed", b"feed", "protocol", b"protocol", "self", b"self"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "conversions", b"conversions", "decision_keys", b"decision_keys", "documents", b"documents", "ended_source_starts", b"ended_source_starts", "feed", b"feed", "keys", b"keys", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "notice_key", b"notice_key", "protocol", b"protocol", "revoked_tokens", b"revoked_tokens", "self", b"self", "source_keys", b"source_keys", "sync_interval_ns", b"sync_interval_ns", "token_keys", b"token_keys", "unicast_listen", b"unicast_listen"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "conversions", b"conversions", "decision_keys", b"decision_keys", "documents", b"documents", "ended_source_starts", b"ended_source_starts", "feed", b"feed", "keys", b"keys", "lease_ttl_ns", b"lease_ttl_ns", "message_model", b"message_model", "notice_key", b"notice_key", "protocol", b"protocol", "revoked_tokens", b"revoked_tokens", "self", b"self", "source_keys", b"source_keys", "start_proof", b"start_proof", "sync_interval_ns", b"sync_interval_ns", "token_keys", b"token_keys", "unicast_listen", b"unicast_listen"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1725,10 +1741,13 @@ class LeaseOffered(_message.Message):
     AFTER_EPOCH_FIELD_NUMBER: _builtins.int
     TTL_NS_FIELD_NUMBER: _builtins.int
     REPORT_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_PROOF_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     after_epoch: _builtins.int
     ttl_ns: _builtins.int
     report_id: _builtins.int
+    epoch_proof: _builtins.bytes
+    """as in LeaseGranted"""
     def __init__(
         self,
         *,
@@ -1736,10 +1755,11 @@ class LeaseOffered(_message.Message):
         after_epoch: _builtins.int = ...,
         ttl_ns: _builtins.int = ...,
         report_id: _builtins.int = ...,
+        epoch_proof: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_epoch", b"after_epoch", "epoch", b"epoch", "report_id", b"report_id", "ttl_ns", b"ttl_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_epoch", b"after_epoch", "epoch", b"epoch", "epoch_proof", b"epoch_proof", "report_id", b"report_id", "ttl_ns", b"ttl_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1813,20 +1833,24 @@ class LeaseGranted(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     TTL_NS_FIELD_NUMBER: _builtins.int
     REPORT_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_PROOF_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     ttl_ns: _builtins.int
     report_id: _builtins.int
     """the newest report the server had from the receiver"""
+    epoch_proof: _builtins.bytes
+    """the datagram that proves to others that the receiver holds the epoch (docs/transport.md)"""
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         ttl_ns: _builtins.int = ...,
         report_id: _builtins.int = ...,
+        epoch_proof: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "report_id", b"report_id", "ttl_ns", b"ttl_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "epoch_proof", b"epoch_proof", "report_id", b"report_id", "ttl_ns", b"ttl_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1894,8 +1918,14 @@ class ClusterChanged(_message.Message):
     ENDED_SOURCE_STARTS_FIELD_NUMBER: _builtins.int
     TOKEN_KEYS_FIELD_NUMBER: _builtins.int
     REVOKED_TOKENS_FIELD_NUMBER: _builtins.int
+    EPOCH_PROOF_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     active_adapter_id: _builtins.int
     epoch: _builtins.int
+    epoch_proof: _builtins.bytes
+    """of the active adapter; empty: there is none"""
+    session: _builtins.int
+    """by which the server describes the feed"""
     @_builtins.property
     def adapters(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.AdapterDescription]: ...
     @_builtins.property
@@ -1928,10 +1958,12 @@ class ClusterChanged(_message.Message):
         ended_source_starts: _abc.Iterable[_builtins.bytes] | None = ...,
         token_keys: _abc.Iterable[_common_pb2.TokenKey] | None = ...,
         revoked_tokens: _abc.Iterable[Global___TokensRevoked] | None = ...,
+        epoch_proof: _builtins.bytes = ...,
+        session: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "decision_keys", b"decision_keys", "ended_source_starts", b"ended_source_starts", "epoch", b"epoch", "keys", b"keys", "revoked_tokens", b"revoked_tokens", "source_keys", b"source_keys", "token_keys", b"token_keys"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "decision_keys", b"decision_keys", "ended_source_starts", b"ended_source_starts", "epoch", b"epoch", "epoch_proof", b"epoch_proof", "keys", b"keys", "revoked_tokens", b"revoked_tokens", "session", b"session", "source_keys", b"source_keys", "token_keys", b"token_keys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -378,6 +378,7 @@ class FeedAdapterState(_message.Message):
     SOURCE_SILENCE_NS_FIELD_NUMBER: _builtins.int
     OUTPUT_JOURNAL_FIELD_NUMBER: _builtins.int
     ADAPTER_SILENCE_NS_FIELD_NUMBER: _builtins.int
+    EPOCH_PROOF_FIELD_NUMBER: _builtins.int
     adapter_id: _builtins.int
     incarnation: _builtins.int
     report_id: _builtins.int
@@ -388,6 +389,8 @@ class FeedAdapterState(_message.Message):
     """repeatedly out of sync lately"""
     session: _builtins.int
     """the session that the adapter is in"""
+    epoch_proof: _builtins.bytes
+    """of the newest epoch that the adapter knows, as in LeaseGranted; empty: it has none"""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelState]: ...
     @_builtins.property
@@ -439,10 +442,11 @@ class FeedAdapterState(_message.Message):
         source_silence_ns: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
         output_journal: Global___OutputJournalState | None = ...,
         adapter_silence_ns: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+        epoch_proof: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["health", b"health", "output_journal", b"output_journal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstains", b"abstains", "adapter_id", b"adapter_id", "adapter_silence_ns", b"adapter_silence_ns", "channels", b"channels", "forged_packets", b"forged_packets", "health", b"health", "heard_report_ids", b"heard_report_ids", "incarnation", b"incarnation", "out_of_sync", b"out_of_sync", "output_journal", b"output_journal", "refused_messages", b"refused_messages", "report_id", b"report_id", "session", b"session", "source_silence_ns", b"source_silence_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstains", b"abstains", "adapter_id", b"adapter_id", "adapter_silence_ns", b"adapter_silence_ns", "channels", b"channels", "epoch_proof", b"epoch_proof", "forged_packets", b"forged_packets", "health", b"health", "heard_report_ids", b"heard_report_ids", "incarnation", b"incarnation", "out_of_sync", b"out_of_sync", "output_journal", b"output_journal", "refused_messages", b"refused_messages", "report_id", b"report_id", "session", b"session", "source_silence_ns", b"source_silence_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

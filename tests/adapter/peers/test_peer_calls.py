@@ -15,6 +15,7 @@ import grpc
 import pytest
 
 from tandemfeed.adapter.mailbox import Mailbox
+from tandemfeed.adapter.peers.epoch_knowledge import EpochKnowledge
 from tandemfeed.adapter.peers.peer_calls import PeerCalls, ServerAddress
 from tandemfeed.adapter.peers.peer_input import LOG_INTERVAL_NS, PeerInput
 from tandemfeed.adapter.peers.peer_link import CallLine
@@ -109,7 +110,14 @@ class Caller:
         bearer = token("adapter", feeds=("equities",))
         self.failed: queue.SimpleQueue[str] = queue.SimpleQueue()  # threads
         calls = PeerCalls(
-            engine, self.mailbox, peer_input, CA, bearer, sources, lambda name, _failure: self.failed.put(name)
+            engine,
+            self.mailbox,
+            peer_input,
+            CA,
+            bearer,
+            sources,
+            lambda name, _failure: self.failed.put(name),
+            EpochKnowledge(engine, self.counters, ()),
         )
         self.calls = calls
         self._ended = threading.Event()

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import zmq
 
+from tandemfeed.adapter.peers.epoch_knowledge import EpochKnowledge
 from tandemfeed.adapter.reporting.grant_inbox import GrantInbox, open_grant_notices
+from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.replica.effects import AdapterEffect
 from tandemfeed.transport.calls.notices.adapter import GrantNoticeReceiver
 from tandemfeed.transport.calls.notices.layout import GrantNotice
@@ -33,7 +35,9 @@ class Granting:
         self.receiver.follow(server, INCARNATION, self.notices.key(INCARNATION))
         self.engine = self.joining.joiner.engine
         self.asked: list[tuple[int, int]] = []
-        self.inbox = GrantInbox(self.receiver, self.engine, self.valid_until_ns)
+        self.inbox = GrantInbox(
+            self.receiver, self.engine, self.valid_until_ns, EpochKnowledge(self.engine, CounterSet(), ())
+        )
         loop = self.joining.loop
         loop._grants = self.inbox
         loop._poller.register(self.inbox.fileno(), zmq.POLLIN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tandemfeed.adapter.mailbox import Event
+from tandemfeed.adapter.peers.epoch_knowledge import EpochKnowledge
 from tandemfeed.adapter.reporting.orders import makes_urgent, role_event
 from tandemfeed.adapter.reporting.report_sender import ReportSender, ReportStream
 from tandemfeed.feedcore.replica.effects import AcceptOffer
@@ -24,9 +25,11 @@ class Ordered:
         self.stream = ReportStream(7)
         self.sender.begin(self.stream, 0)
         self.sent_at_ns, self.report_id = self.now_ns, 1
+        self.epochs = EpochKnowledge(self.adapter.engine, self.adapter.counters, ())
 
     def event(self, **order: object) -> Event:
-        event = role_event(admin_pb2.AdapterOrder(**order), self.adapter.engine, self.sender)  # type: ignore[arg-type]
+        ordered = admin_pb2.AdapterOrder(**order)  # type: ignore[arg-type]
+        event = role_event(ordered, self.adapter.engine, self.sender, self.epochs)
         assert event is not None
         return event
 
@@ -94,7 +97,7 @@ def test_an_active_hands_over_when_it_is_ordered_to(ordered: Ordered) -> None:
 
 def test_an_order_that_is_not_about_the_role_has_no_event(ordered: Ordered) -> None:
     heard = admin_pb2.AdapterOrder(report_heard=admin_pb2.ReportHeard(report_id=1))
-    assert role_event(heard, ordered.adapter.engine, ordered.sender) is None
+    assert role_event(heard, ordered.adapter.engine, ordered.sender, ordered.epochs) is None
 
 
 def test_an_adapter_is_needed_when_it_is_granted_or_offered_the_lease_or_none_is_active() -> None:

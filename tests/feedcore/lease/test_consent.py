@@ -8,6 +8,7 @@ from tandemfeed.feedcore.counters import Counter
 from tandemfeed.feedcore.replica.config import ConsentConfig
 from tandemfeed.feedcore.replica.effects import AcceptOffer, RenewLease
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
+from tandemfeed.feedcore.wire.refusal import Refusal
 from tests.feedcore.replica.engines import LEASE_NS, MS, Adapter, hear, of, pair
 
 CONSENT = ConsentConfig.of(100 * MS)
@@ -63,8 +64,20 @@ def test_an_adapter_that_knows_a_newer_epoch_withholds_consent() -> None:
     active.tell(backup, 200 * MS)
     state = backup.report(201 * MS)
     newer = replace(state.channels[0], lineage=state.channels[0].lineage.opened(2, 1, 1))
+    active.engine.on_epoch_vouched(2, 3, 202 * MS)
     active.engine.on_peer_state(replace(state, channels=(newer,)), 202 * MS)
     assert active.state is ReplicaState.DETACHED
+
+
+def test_an_adapter_that_claims_a_newer_epoch_ends_no_term() -> None:
+    active, backup = pair()
+    without_admin(active, backup, now_ns=100 * MS)
+    active.tell(backup, 200 * MS)
+    state = backup.report(201 * MS)
+    newer = replace(state.channels[0], lineage=state.channels[0].lineage.opened(2**32 - 1, 1, 1))
+    active.engine.on_peer_state(replace(state, channels=(newer,)), 202 * MS)
+    assert active.state is ReplicaState.ACTIVE
+    assert active.counters.refusals[Refusal.UNVOUCHED] == 1
 
 
 def test_a_paused_active_that_resumes_believes_no_old_promise() -> None:

@@ -8,7 +8,7 @@ from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.replica.channel import Channel
 from tandemfeed.feedcore.replica.channel_state import PeerState
 from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig, ReplicaConfig, SessionState
-from tandemfeed.feedcore.replica.effects import AdapterEffect, Publish, Transmit
+from tandemfeed.feedcore.replica.effects import AdapterEffect, Publish, ShowEpochProof, Transmit
 from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.feedcore.replica.input.source_tracker import Slice
 from tandemfeed.feedcore.replica.output.production import ProductionLine
@@ -23,6 +23,7 @@ MS = 1_000_000
 SECOND = 1_000 * MS
 CHANNEL = 1
 LEASE_NS = 300 * MS
+NEWEST_SESSION = SESSION + 9  # that the admin server describes: the tests' adapters may be in any session up to it
 Effect = TypeVar("Effect")
 
 
@@ -51,6 +52,7 @@ class Adapter:
         self.converter = ToyConverter()
         self.counters = CounterSet()
         self.engine = AdapterEngine(config, {CHANNEL: self.converter}, self.counters, 0)
+        self.engine.on_cluster_changed(0, 0, 0, session=NEWEST_SESSION)
 
     @property
     def replica(self) -> ChannelReplica:
@@ -87,7 +89,9 @@ class Adapter:
 
     def tell(self, other: Adapter, now_ns: int) -> list[AdapterEffect]:
         """Send this adapter's report to another."""
-        return other.engine.on_peer_state(self.report(now_ns), now_ns)
+        vouched = self.engine.vouched
+        proven = other.engine.on_epoch_vouched(vouched.newest, vouched.owner_of(vouched.newest), now_ns)
+        return proven + other.engine.on_peer_state(self.report(now_ns), now_ns)
 
     def report(self, now_ns: int) -> PeerState:
         """Make this adapter's report, as sent at this time."""
@@ -103,10 +107,13 @@ def pair(streams: tuple[int, ...] = (1, 2), replica: ReplicaConfig | None = None
 
 
 def hear(receiver: Adapter, effects: list[AdapterEffect], now_ns: int) -> list[AdapterEffect]:
-    """Pass what one adapter transmitted to another."""
+    """Pass what one adapter transmitted to another, proofs of epochs included."""
     found: list[AdapterEffect] = []
-    for packet in transmitted(effects):
-        found += receiver.engine.on_output_packet(packet, now_ns)
+    for effect in effects:
+        if isinstance(effect, ShowEpochProof):
+            found += receiver.engine.on_epoch_vouched(effect.epoch, effect.adapter_id, now_ns)
+        for packet in transmitted([effect]):
+            found += receiver.engine.on_output_packet(packet, now_ns)
     return found
 
 

@@ -79,7 +79,7 @@ def test_an_adapter_learns_nothing_from_its_own_state() -> None:
     assert active.engine.peers.fresh(31 * MS) == []
 
 
-def test_a_newer_epoch_ends_the_term_unless_its_packets_are_provisional() -> None:
+def test_a_newer_epoch_ends_the_term_when_the_admin_server_vouches_for_it_and_not_before() -> None:
     active, _ = pair()
     (packet,) = data(active.source(1, 1, [11], 30 * MS))
     foreign = packet._replace(adapter_id=3, epoch=2)
@@ -87,8 +87,10 @@ def test_a_newer_epoch_ends_the_term_unless_its_packets_are_provisional() -> Non
     assert active.state is ReplicaState.ACTIVE
     active.engine.on_output_packet(foreign._replace(epoch=1), 31 * MS)
     assert active.state is ReplicaState.ACTIVE
-    move, *_ = of(active.engine.on_output_packet(foreign, 31 * MS), StateMoved)
-    assert (move.new, move.reason) == (ReplicaState.DETACHED, "epoch 2 has begun: adapter 3 transmits in it")
+    assert active.engine.on_output_packet(foreign, 31 * MS) == []
+    assert active.state is ReplicaState.ACTIVE
+    move, *_ = of(active.engine.on_epoch_vouched(2, 3, 32 * MS), StateMoved)
+    assert (move.new, move.reason) == (ReplicaState.DETACHED, "epoch 2 has begun: it was granted to adapter 3")
     assert not active.engine.lease.is_held
 
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 KEY_SIZE = 32
 SEAL_SIZE = 32  # of HMAC-SHA256, at the end of each notice
-DEATH_MAGIC, GRANT_MAGIC = b"TFW1", b"TFG1"
+DEATH_MAGIC, GRANT_MAGIC = b"TFW1", b"TFG2"
+EPOCH_PROOF_SIZE = 88  # of `transport.sealing.epoch_proofs`; zeros: there is none
 DEATH = struct.Struct("<4sI")  # magic, incarnation
-GRANT = struct.Struct("<4sIIQQ")  # magic, incarnation, epoch, ttl_ns, report_id
+GRANT = struct.Struct(f"<4sIIQQ{EPOCH_PROOF_SIZE}s")  # magic, incarnation, epoch, ttl_ns, report_id, epoch_proof
 DEATH_SIZE, GRANT_SIZE = DEATH.size + SEAL_SIZE, GRANT.size + SEAL_SIZE
 
 
@@ -26,6 +27,7 @@ class GrantNotice:
     epoch: int
     ttl_ns: int
     report_id: int
+    epoch_proof: bytes = b""
 
 
 def seal_death(key: bytes, incarnation: int) -> bytes:
@@ -43,7 +45,7 @@ def claimed_death(datagram: bytes) -> int | None:
 
 def seal_grant(key: bytes, notice: GrantNotice) -> bytes:
     """The notice that the lease is granted. Args: key: of the start that it is granted to."""
-    words = (notice.incarnation, notice.epoch, notice.ttl_ns, notice.report_id)
+    words = (notice.incarnation, notice.epoch, notice.ttl_ns, notice.report_id, notice.epoch_proof)
     return _seal(key, GRANT.pack(GRANT_MAGIC, *words))
 
 
@@ -51,8 +53,10 @@ def open_grant(key: bytes, datagram: bytes) -> GrantNotice | None:
     """The grant that a datagram carries; None if it is none, or was not made with this key."""
     if len(datagram) != GRANT_SIZE:
         return None
-    magic, *words = GRANT.unpack_from(datagram)
-    return GrantNotice(*words) if magic == GRANT_MAGIC and is_authentic(key, datagram) else None
+    magic, incarnation, epoch, ttl_ns, report_id, epoch_proof = GRANT.unpack_from(datagram)
+    if magic != GRANT_MAGIC or not is_authentic(key, datagram):
+        return None
+    return GrantNotice(incarnation, epoch, ttl_ns, report_id, epoch_proof if any(epoch_proof) else b"")
 
 
 def is_authentic(key: bytes, datagram: bytes) -> bool:

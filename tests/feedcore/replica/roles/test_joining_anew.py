@@ -167,6 +167,7 @@ def test_a_snapshot_brings_the_history_and_the_active_counts_as_heard() -> None:
     active, _ = pair()
     active.engine.on_lease_renewed(1, 100 * SECOND, 0)
     joining = Adapter(3)
+    joining.engine.on_epoch_vouched(1, active.adapter_id, 0)
     joining.engine.on_answer(CHANNEL, active.engine.snapshot(CHANNEL), 10 * SECOND)
     assert joining.replica.intake.lineage == active.replica.line.lineage
     joining.engine.on_admin_message(10 * SECOND + MS)
