@@ -112,6 +112,7 @@ class AdapterActor:
         self._garbles_every = 0  # 0: no packet is garbled
         self.abstains = False  # in its last report
         self.is_damaging = False  # the conversion state that it gives to others is damaged
+        self._is_unfit = False  # it has lost something that it needs, until it is restarted
         self._busy_until_ns = 0
         self._wake_at_ns: int | None = None
         self._ended_ns: int | None = None  # when the previous life ended
@@ -130,7 +131,7 @@ class AdapterActor:
         """Start a new process on the same host, with the same journal."""
         if self.is_alive:
             return
-        self.is_alive, self.is_paused, self._pauses_before_sending = True, False, False
+        self.is_alive, self.is_paused, self._pauses_before_sending, self._is_unfit = True, False, False, False
         self.life += 1
         self.holder_clock = HolderClock()
         self._inbox.clear()
@@ -193,6 +194,17 @@ class AdapterActor:
         for event in waiting:
             self._world.after(0, self._take, (event, self.life))
         self._schedule()
+
+    def become_unfit(self) -> None:
+        """Lose a thread or the disk: ask to leave the group, until the process is restarted."""
+        self._is_unfit, self.engine.health = True, 0.0
+        self._world.log("{} is unfit", self.name)
+
+    def replace_unfit(self, _: object = None) -> None:
+        """Restart the process if it is still the unfit one."""
+        if self._is_unfit and self.is_alive:
+            self.crash(0, is_silent=False)
+            self.start()
 
     def slow_down(self, event_ns: int) -> None:
         """Make every event take this long; 0: events take no time."""
@@ -363,6 +375,8 @@ class AdapterActor:
         if not self.is_alive or life != self.life:
             return
         if not self.is_paused:
+            if self._is_unfit:
+                self._enter((self.engine.on_unfit, ("it lost its disk",)))
             self._cluster.admin.on_report(self)
             self._calls.tell_state()
         self._world.after(self._plan.timing.sync_interval_ns, self._report, life)

@@ -333,6 +333,7 @@ class Cluster:
                 adapter.resume()
             else:
                 adapter.start()
+            adapter.replace_unfit()
         for client in self.clients:
             client.resume()
         self.admin.readmit_all()

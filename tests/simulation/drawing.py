@@ -37,6 +37,7 @@ HOLD_SHARE = 0.3  # of the runs: adapters hold on silence; in the others they pr
 SHARED_SHARE = 0.2  # of the runs: several channels read the same source streams
 PAUSING_SHARE = 0.3  # of the runs: readers pause at random
 TRUST_SHARE = 0.4  # of the runs: readers check signatures
+UNFIT_SHARE = 0.15  # of the runs: adapters lose a thread or their disk
 HEARD_BY_SOME_PERCENT = 50  # of the journal gaps: some adapters received the messages
 
 
@@ -96,7 +97,7 @@ def draw_plan(seed: int, scenario: Scenario | None = None) -> Plan:
     plan = _with_sessions(plan, size) if scenario is None else apply_scenario(scenario, plan, chance)
     plan = _with_shared_streams(plan)
     if scenario is not Scenario.PAUSES:
-        plan = _with_readers(plan)
+        plan = _with_unfit_adapters(_with_readers(plan))
     return plan if plan.journal_gaps or scenario is Scenario.PAUSES else _patient(plan)
 
 
@@ -122,6 +123,24 @@ def _with_readers(plan: Plan) -> Plan:
     ]
     faults = pauses if chance.random() < 0.5 else [*plan.faults, *pauses]
     return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at_ns)))
+
+
+def _with_unfit_adapters(plan: Plan) -> Plan:
+    """The plan; in a share of the runs, adapters lose something that they need."""
+    chance = random.Random((plan.seed << 8) ^ 0x0F17)  # a separate generator, so that nothing else changes
+    if chance.random() >= UNFIT_SHARE:
+        return plan
+    names = [f"adapter{each.adapter_id}" for each in plan.adapters]
+    lost = [
+        Fault(
+            FaultKind.UNFIT,
+            chance.randrange(plan.source_start_ns + plan.storm_ns),
+            chance.choice((60, 150, 400)) * MS,
+            chance.choice((ACTIVE, *names)),
+        )
+        for _ in range(chance.choice((1, 1, 2, 3)))
+    ]
+    return replace(plan, faults=tuple(sorted((*plan.faults, *lost), key=lambda fault: fault.at_ns)))
 
 
 def _draw_steps(chance: random.Random, storm_ns: int) -> tuple[tuple[int, int], ...]:

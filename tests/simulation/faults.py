@@ -73,6 +73,9 @@ class FaultInjector:
             world.log("{} starts to send garbled packets", adapter.name)
             adapter.garble(max(1, fault.amount))
             world.after(fault.length_ns, lambda _: adapter.garble(0))
+        elif kind is FaultKind.UNFIT:
+            adapter.become_unfit()
+            world.after(fault.length_ns, adapter.replace_unfit)
         elif kind is FaultKind.DAMAGE:
             world.log("{} starts to give damaged conversion states", adapter.name)
             adapter.is_damaging = True

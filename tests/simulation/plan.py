@@ -41,6 +41,7 @@ class FaultKind(Enum):
     CORRUPT = "corrupt"  # bucket `amount` of a backup's conversion state changes by itself
     HAND_OVER = "hand over"  # an operator orders a planned hand-over to `other`
     GARBLE = "garble"  # every `amount`-th packet that `whom` sends differs in one bit from the packet it journaled
+    UNFIT = "unfit"  # the process loses a thread or its disk, and asks to leave; after `length_ns` it is restarted
     DAMAGE = "damage"  # snapshots and buckets that `whom` gives to others are damaged
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from tandemfeed.feedcore.replica.config import SessionState
 from tests.simulation.cluster import Cluster
-from tests.simulation.drawing import KINDS, draw_plan
-from tests.simulation.plan import decode_plan
+from tests.simulation.drawing import draw_plan
+from tests.simulation.plan import FaultKind, decode_plan
 from tests.simulation.running import judge
 
 SEEDS = 2_000
@@ -81,4 +81,4 @@ def test_drawn_plans_cover_every_size_and_kind_of_fault() -> None:
     assert {len(plan.new_sessions) for plan in plans} == {0, 1, 2}
     assert {plan.session_state for plan in plans if plan.new_sessions} == set(SessionState)
     kinds = {fault.kind for plan in plans for fault in plan.faults}
-    assert kinds == set(KINDS)
+    assert kinds == set(FaultKind)

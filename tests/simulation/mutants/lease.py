@@ -90,6 +90,14 @@ def _settles_forever(right: Method) -> Method:
     return lambda self, epoch, now_ns: self._settles_until_ns > 0
 
 
+def _forgets_that_it_handed_over(right: Method) -> Method:
+    def hand_over(self: AdapterEngine, reason: str, now_ns: int) -> Any:
+        self._has_handed_over = False
+        return right(self, reason, now_ns)
+
+    return hand_over
+
+
 LEASE = (
     Mutant("a lease never ends at its holder", LeaseView, "on_granted", _never_ends),
     Mutant(
@@ -174,6 +182,20 @@ LEASE = (
         "abstain",
         always(None),
         killer="tests.feedcore.lease.test_consent:test_an_adapter_that_promised_to_abstain_acts_on_a_grant_only_after_the_promise_has_ended",
+    ),
+    Mutant(
+        "an active that is unfit stays active",
+        AdapterEngine,
+        "_hand_over_unfit",
+        always(None),
+        killer="tests.feedcore.lease.test_leaving_the_group:test_an_active_that_is_unfit_hands_over_and_then_requests_to_be_failed",
+    ),
+    Mutant(
+        "two unfit adapters pass the lease to and fro",
+        AdapterEngine,
+        "_hand_over_unfit",
+        _forgets_that_it_handed_over,
+        killer="tests.feedcore.lease.test_leaving_the_group:test_an_active_that_is_unfit_and_hears_no_peer_lets_the_admin_server_choose_until_it_has_handed_over",
     ),
     Mutant(
         "no backup ever asks to be failed",
