@@ -381,7 +381,9 @@ class AdminServer:
             self.identities, self.certificates, self.token_keys, self._drop_token_keys, self.policy, self._audit
         )
         policy_gate = PolicyGate(self.policy, self.identities.why_refused)
-        registry = AdapterRegistryService(self.brokers, self.token_keys.accepted, self._audit, self._notices.key)
+        registry = AdapterRegistryService(
+            self.brokers, self.token_keys.accepted, self._audit, self._notices.key, self.policy.roles_of
+        )
         operations = OperationsService(self.brokers, self.policy, self._audit, self.token_keys.statuses)
         policy = PolicyAdministrationService(self.policy, self._audit)
         audit = AuditAdministrationService(self.policy, self._audit)

@@ -22,7 +22,6 @@ SIGNALS, ZEROMQ = "runtime/signals.py", "runtime/zeromq.py"
 THREADS_TO_MOVE = {
     # admin_server
     "admin_server/identity/issuer_keys.py",
-    "admin_server/policy/policy_keeper.py",
     "admin_server/records/zookeeper_election.py",
     # client_lib
     "client_lib/login/grant_stream.py",

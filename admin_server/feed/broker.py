@@ -268,14 +268,14 @@ class FeedBroker:
         topics |= {
             contribution_to(channel_id): f"contributions to {topic}" for topic, channel_id in self.topics.items()
         }
-        identities = sorted(set().union(*lost.values()))
+        identities = sorted(set().union(*lost.identities.values()))
         try:
             self.rights.revoke_tokens(identities)
-            self.key_ring.replace([each for each in lost if contributed_channel(each) is None])
+            self.key_ring.replace([each for each in lost.identities if contributed_channel(each) is None])
             self.rights.forget(lost)
         finally:
             self._state.announce()  # also wakes the timekeeper, which replaces keys later if that failed
-        replaced = [topics.get(channel_id, f"channel {channel_id}") for channel_id in sorted(lost)]
+        replaced = [topics.get(channel_id, f"channel {channel_id}") for channel_id in sorted(lost.identities)]
         self._state.note("keys replaced", topics=replaced, lost_by=identities)
 
     def announce(self) -> None:

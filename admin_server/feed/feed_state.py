@@ -31,7 +31,7 @@ from tandemfeed.admin_server.feed.keys.key_ring import KeyRing
 from tandemfeed.admin_server.feed.members.adapter_starts import AdapterStarts
 from tandemfeed.admin_server.feed.members.feed_reports import FeedReports
 from tandemfeed.admin_server.feed.members.registered_processes import RegisteredProcesses
-from tandemfeed.admin_server.feed.members.registrations import ProcessStart
+from tandemfeed.admin_server.feed.members.registrations import AnotherProcess, ProcessStart
 from tandemfeed.admin_server.feed.members.replay_limits import ReplayLimits
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.feed.subscriber_streams import SubscriberStreams
@@ -176,9 +176,15 @@ class FeedState:
         *,
         is_resumed: bool,
     ) -> common_pb2.AdapterDescription:
-        """Announce a start to all adapters and subscribers; return the adapter's description."""
+        """Announce a start to all adapters and subscribers; return the adapter's description.
+
+        Raises:
+            AnotherProcess: another process has registered since this one claimed its registration.
+        """
         adapter_id = adapter.adapter_id
         with self._changed:
+            if not self.processes.is_registered(adapter_id, start.incarnation):
+                raise AnotherProcess(f"another process has registered as {adapter.name}, and replaces this one")
             if is_resumed:
                 self._starts.note_counters(adapter_id, start.incarnation, request.next_packet_counters)
                 self._resumed[adapter_id] = start.incarnation
@@ -209,10 +215,12 @@ class FeedState:
     # ---- adapters' streams ----
 
     def attend(self, attendance: Attendance) -> bool:
-        """An adapter's stream began. False if this server is stopping, and so the stream has ended."""
+        """An adapter's stream began. False if the stream has ended: this server is stopping, or another process has
+        registered since this one did."""
         adapter_id = attendance.adapter.adapter_id
         with self._changed:
-            if self._is_stopped:  # the stream began while this server was becoming a standby
+            is_replaced = self._known[adapter_id].incarnation != attendance.incarnation
+            if self._is_stopped or is_replaced:  # since the call was admitted
                 attendance.end()
                 return False
             former = self._attending.get(adapter_id)

@@ -27,6 +27,7 @@ from tandemfeed.transport.calls.tokens import binding
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
 TOKEN_VALID_S = 3_600
+ISSUE_TRIES_MAX = 5  # of one login, while the policy changes
 NUMERIC_DATE_NS = 1_000  # the claim `iat` is a float of seconds, which is more precise than this
 REFUSALS = {
     "secret": "authentication failed: unknown identity or wrong secret",
@@ -134,10 +135,28 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
             self._audit.refuse(context, code, text, event, identity=claimed, way=way.name, why=str(why))
         with self._lock:
             self.limits.succeeded(claimed, address)
-        token, expires_unix_ns = self.issue_token(identity, proof.public_key, until_unix_ns=proof.until_unix_ns)
+        token, expires_unix_ns = self._issue(identity, proof, context)
         self._audit.write("authenticated", identity=identity.name, way=way.name, peer=context.peer())
         self._identities.note_login(identity.name, way.name)
         return proof, token, expires_unix_ns
+
+    def _issue(self, identity: IdentitySettings, proof: Proof, context: grpc.ServicerContext) -> tuple[str, int]:
+        """(token, expiry) of what the identity may do now.
+
+        The policy is asked again after what the token grants was recorded: a right that is lost later is found there,
+        and ends the token.
+        """
+        for _ in range(ISSUE_TRIES_MAX):
+            issued = self.issue_token(identity, proof.public_key, until_unix_ns=proof.until_unix_ns)
+            present = self._policy.get(identity.name)
+            if present == identity:
+                return issued
+            if present is None:
+                text = "the identity was disabled, or removed from the policy, meanwhile"
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, text)
+            identity = present
+        context.abort(grpc.StatusCode.UNAVAILABLE, "the policy changes too often; try again")
+        raise AssertionError("abort raises")
 
     def issue_token(
         self,

@@ -1,7 +1,9 @@
 """The policy in force: loaded at start, replaced when its file changes or on command.
 
 A file that cannot be used is refused, and the policy in force stays. Every change, and every time at which a rule
-begins or ends, is announced to `on_change`, which ends what is no longer granted.
+begins or ends, is announced to `on_change`, which ends what is no longer granted. Invariant: what the policy in force
+says of any moment until the last announcement is enforced; so no end of a right falls between two looks, whichever
+policy has it, and whether or not the wall clock was set meanwhile.
 """
 
 from __future__ import annotations
@@ -26,18 +28,24 @@ from tandemfeed.admin_server.policy.rules import (
 )
 from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.settings import FeedSettings
+from tandemfeed.runtime.threads import end_process, start_thread
 from tandemfeed.transport.settings_file import SettingsError
 
 LOG = logging.getLogger("tandemfeed.admin_server.policy")
+NOT_TRIED = (-1, -1, -1)  # in place of the stamp of a file
 LOOK_INTERVAL_S = 0.25  # a changed file or an expired right ends streams within a second
 
 
 class PolicyKeeper(Mapping[str, IdentitySettings]):
     """The policy in force. Safe to call from any thread. As a mapping: what a token states about each identity now.
 
+    Owner: `_reloading` guards the replacement of the policy; `_announcing` guards what is enforced. Readers take the
+    policy once, and no lock.
+
     Args:
         path: the policy file.
         cluster, feeds: the cluster file and its feeds, which the policy must fit.
+        now_unix_ns: the wall clock, which the times of rules follow.
 
     Raises:
         SettingsError: the policy cannot be used.
@@ -48,15 +56,22 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
         disabled: identities that have no rights, whatever the policy grants them.
     """
 
-    def __init__(self, path: Path, cluster: Path, feeds: Mapping[str, FeedSettings]) -> None:
-        self.path, self._cluster, self._feeds = path, cluster, feeds
+    def __init__(
+        self,
+        path: Path,
+        cluster: Path,
+        feeds: Mapping[str, FeedSettings],
+        now_unix_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.path, self._cluster, self._feeds, self._now_unix_ns = path, cluster, feeds, now_unix_ns
         self._stamp = _stamp_of(path)
         self._policy, self._digest = self._load(self._content())
-        self.loaded_unix_ns, self.refusal = time.time_ns(), ""
+        self.loaded_unix_ns, self.refusal = now_unix_ns(), ""
         self.disabled: frozenset[str] = frozenset()
         self._on_change: Callable[[], None] = lambda: None
         self._reloading, self._announcing = threading.Lock(), threading.Lock()
-        self._is_enforced = True
+        self._enforced_unix_ns: int | None = None  # up to when rights are enforced; None: not everything is
+        self._cannot_record = False  # and that was logged
         self._stopped = threading.Event()
         self._watcher: threading.Thread | None = None
 
@@ -73,11 +88,11 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
         """Whether an identity may do this now, on a topic or on a feed by its name."""
         if identity in self.disabled:
             return REFUSED
-        return self._policy.decide(identity, action, topic, time.time_ns())
+        return self._policy.decide(identity, action, topic, self._now_unix_ns())
 
     def allows(self, identity: str, action: Action, topics: Iterable[str]) -> bool:
         """Whether an identity may do this now on every one of the topics or feeds."""
-        policy, now = self._policy, time.time_ns()
+        policy, now = self._policy, self._now_unix_ns()
         if identity in self.disabled:
             return False
         return all(policy.decide(identity, action, topic, now).is_allowed for topic in topics)
@@ -86,7 +101,7 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
         """How much of a channel an identity may receive now."""
         if identity in self.disabled:
             return NOTHING
-        return self._policy.extent(identity, topic, time.time_ns())
+        return self._policy.extent(identity, topic, self._now_unix_ns())
 
     def roles_of(self, identity: str) -> frozenset[str]:
         """The roles of an identity; none if the policy does not name it, or it is disabled."""
@@ -100,7 +115,7 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
     # ---- what tokens state: Mapping[str, IdentitySettings] ----
 
     def __getitem__(self, name: str) -> IdentitySettings:
-        policy, now = self._policy, time.time_ns()
+        policy, now = self._policy, self._now_unix_ns()
         if name in self.disabled:
             raise KeyError(name)
         identity = policy.identities[name]
@@ -135,8 +150,7 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
             on_change: ends what is no longer granted; called again soon if it raises RecordsUnavailable.
         """
         self._audit, self._on_change = audit, on_change
-        self._watcher = threading.Thread(target=self._watch, name="policy", daemon=True)
-        self._watcher.start()
+        self._watcher = start_thread(self._watch, "policy", end_process)  # without it, no right would end in time
 
     def stop(self) -> None:
         """End the watch."""
@@ -161,18 +175,27 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
                 self.refusal = ""
                 return False
             try:
-                policy, digest = self._load(content)
-            except SettingsError as refused:
-                self.refusal = str(refused)
-                LOG.warning("refused the changed policy", extra={"reason": str(refused), "by": by})
-                self._audit.write("policy refused", reason=str(refused), by=by)
+                self._replace(content, by)
+            except OSError as failed:
+                self._stamp = NOT_TRIED  # the watch tries again
+                self.refusal = f"the change could not be recorded: {failed}"
                 raise
-            self._audit.write("policy changed", file=str(self.path), sha256=digest.hex(), by=by)
-            self._policy, self._digest = policy, digest
-            self.loaded_unix_ns, self.refusal = time.time_ns(), ""
         LOG.info("reloaded the policy", extra={"file": str(self.path), "by": by})
         self._announce_change()
         return True
+
+    def _replace(self, content: bytes | None, by: str) -> None:
+        """Put this content of the file in force, after it was recorded."""
+        try:
+            policy, digest = self._load(content)
+        except SettingsError as refused:
+            self._audit.write("policy refused", reason=str(refused), by=by)
+            self.refusal = str(refused)
+            LOG.warning("refused the changed policy", extra={"reason": str(refused), "by": by})
+            raise
+        self._audit.write("policy changed", file=str(self.path), sha256=digest.hex(), by=by)
+        self._policy, self._digest = policy, digest
+        self.loaded_unix_ns, self.refusal = self._now_unix_ns(), ""
 
     def _content(self) -> bytes | None:
         """The file's content; None if it cannot be read: loading it says why."""
@@ -189,22 +212,29 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
 
     def _announce_change(self) -> None:
         with self._announcing:
+            now = self._now_unix_ns()  # before: what begins or ends meanwhile is announced again
+            self._enforced_unix_ns = None
             try:
                 self._on_change()
-                self._is_enforced = True
-            except RecordsUnavailable:
+            except (RecordsUnavailable, OSError):
                 LOG.exception("could not end all rights that were lost; retrying")
-                self._is_enforced = False
+            else:
+                self._enforced_unix_ns = now
+
+    def look(self) -> None:
+        """Do what is due: reload a changed file, and announce which rights have begun or ended."""
+        self._reload_if_touched()
+        enforced, now = self._enforced_unix_ns, self._now_unix_ns()
+        if enforced is None or now < enforced:  # the clock was set back: rights that had ended may be granted again
+            self._announce_change()
+            return
+        change_at = self._policy.next_change_unix_ns(enforced)
+        if change_at is not None and now >= change_at:
+            self._announce_change()
 
     def _watch(self) -> None:
-        now = time.time_ns()
-        change_at = self._policy.next_change_unix_ns(now)
         while not self._stopped.wait(LOOK_INTERVAL_S):
-            self._reload_if_touched()
-            now = time.time_ns()
-            if not self._is_enforced or (change_at is not None and now >= change_at):
-                self._announce_change()
-            change_at = self._policy.next_change_unix_ns(now)
+            self.look()
 
     def _reload_if_touched(self) -> None:
         """Reload when the file's time, size or inode changed, so that a refused file is reported once."""
@@ -214,8 +244,13 @@ class PolicyKeeper(Mapping[str, IdentitySettings]):
             self.reload("a change of the file")
         except SettingsError:
             pass  # `reload` has reported it
-        except OSError:
-            LOG.exception("could not record the change of the policy, so the former one stays in force")
+        except OSError as failed:
+            if not self._cannot_record:
+                text = "could not record the change of the policy, so the former one stays in force; retrying"
+                LOG.error(text, extra={"why": str(failed)})
+            self._cannot_record = True
+            return
+        self._cannot_record = False
 
 
 def _stamp_of(path: Path) -> tuple[int, int, int] | None:

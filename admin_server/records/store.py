@@ -13,6 +13,7 @@ grants a lease.
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -91,6 +92,7 @@ class Store:
         with self._database.used() as database:
             value, mark = database.execute("SELECT value, folder_mark FROM generation").fetchone()
         self._generation, self._folder_mark = int(value), str(mark)
+        self._noting = threading.Lock()  # two threads may have committed
 
     @property
     def generation(self) -> int:
@@ -123,7 +125,8 @@ class Store:
         with self._database.changed() as database:
             yield database
             (generation,) = database.execute("UPDATE generation SET value = value + 1 RETURNING value").fetchone()
-        self._generation = max(self._generation, generation)
+        with self._noting:
+            self._generation = max(self._generation, generation)
 
     def may_grant(self) -> bool:
         """Always true, because the folder's lock excludes other servers."""

@@ -29,6 +29,7 @@ from tandemfeed.admin_server.services.shared import find_adapter, find_feed
 from tandemfeed.admin_server.settings import AdapterSettings
 from tandemfeed.transport.calls.serving.call_context import caller_of, in_thread, send_initial_metadata
 from tandemfeed.transport.calls.serving.open_streams import OpenStreams
+from tandemfeed.transport.calls.tokens import Caller
 from tandemfeed.transport.sealing.announced_starts import PUBLIC_KEY_SIZE
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 
@@ -46,8 +47,10 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         token_keys: Callable[[], list[common_pb2.TokenKey]],
         audit: AuditLog,
         notice_key: Callable[[int], bytes],
+        roles_of: Callable[[str], frozenset[str]],
     ) -> None:
         self._brokers, self._token_keys, self._audit = brokers, token_keys, audit
+        self._roles_of = roles_of  # by the policy in force; a token states those of its time
         self._notice_key = notice_key
         self._streams = OpenStreams(OPEN_STREAMS_MAX, OPEN_STREAMS_OF_ONE_MAX)
 
@@ -58,6 +61,15 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         broker = find_feed(self._brokers, request.feed, context)
         adapter = self._own_adapter(broker, context, request.adapter)
         own = self._register(broker, adapter, request, context)
+        reply = self._registered_as(own, broker, adapter)
+        if "adapter" not in self._roles_of(adapter.identity):  # again, after the keys were read (`_source_keys`)
+            text = f"{adapter.identity} is disabled, or no longer in the policy"
+            self._refuse(context, broker, text, "registration refused")
+        return reply
+
+    def _registered_as(
+        self, own: common_pb2.AdapterDescription, broker: FeedBroker, adapter: AdapterSettings
+    ) -> admin_pb2.RegisterReply:
         return admin_pb2.RegisterReply(
             feed=broker.describe(),
             self=own,
@@ -132,14 +144,18 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         """The keys that the feed's source seals with."""
         broker = find_feed(self._brokers, request.feed, context)
         caller = caller_of(context)
-        if not broker.feed.has_source(caller.identity, caller.roles):
+        if not self._is_source(broker, caller):
             detail = f"{caller.identity} is not the source of feed {broker.feed.name!r}"
             self._refuse(context, broker, detail, "source keys refused")
         if not broker.feed.source_is_sealed:
             detail = f"the source packets of feed {broker.feed.name!r} are not sealed (source_lines = 'open')"
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, detail)
-        broker.rights.note(caller.identity, (SOURCE,))
-        return admin_pb2.SourceKeysReply(keys=broker.key_ring.source_keys())
+        keys = self._source_keys(broker, caller)
+        if not keys:
+            self._refuse(
+                context, broker, f"{caller.identity} has just lost the right to the keys", "source keys refused"
+            )
+        return admin_pb2.SourceKeysReply(keys=keys)
 
     def ReportSource(  # noqa: N802
         self, request: admin_pb2.SourceReport, context: grpc.ServicerContext
@@ -147,7 +163,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
         """Keep what a process of the feed's source reports about itself."""
         broker = find_feed(self._brokers, request.feed, context)
         caller = caller_of(context)
-        if "source" not in caller.roles:
+        if "source" not in caller.roles & self._roles_of(caller.identity):
             detail = f'{caller.identity} lacks the role "source", which is required to report as one'
             self._refuse(context, broker, detail, "source report refused")
         known = {stream.source_stream_id for stream in broker.feed.source_streams}
@@ -162,12 +178,25 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             revoked_tokens=broker.rights.revoked.messages(),
             feed_session=broker.session,
         )
-        if request.HasField("gateway") and broker.feed.has_source(caller.identity, caller.roles):
+        if request.HasField("gateway") and self._is_source(broker, caller):
             self._assign(broker, request, reported, context)
-        if broker.feed.source_is_sealed and broker.feed.has_source(caller.identity, caller.roles):
-            broker.rights.note(caller.identity, (SOURCE,))
-            reported.source_keys.extend(broker.key_ring.source_keys())
+        if broker.feed.source_is_sealed and self._is_source(broker, caller):
+            reported.source_keys.extend(self._source_keys(broker, caller))
         return reported
+
+    def _is_source(self, broker: FeedBroker, caller: Caller) -> bool:
+        """Whether the caller is a source of the feed, by its token and by the policy in force."""
+        return broker.feed.has_source(caller.identity, caller.roles & self._roles_of(caller.identity))
+
+    def _source_keys(self, broker: FeedBroker, caller: Caller) -> list[common_pb2.StreamKey]:
+        """The source's keys; none if the caller has lost the right to them meanwhile.
+
+        The policy is asked again after they were read: it changes before keys are replaced, so keys that were made
+        after a revocation are seen together with it.
+        """
+        broker.rights.note(caller.identity, (SOURCE,))
+        keys = broker.key_ring.source_keys()
+        return keys if self._is_source(broker, caller) else []
 
     @staticmethod
     def _assign(

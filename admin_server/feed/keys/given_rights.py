@@ -8,7 +8,8 @@ servers, ends all that was given: the channel's keys are replaced, and the ident
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from tandemfeed.admin_server.records.lease_records import ClusterRecords
 from tandemfeed.transport.calls.revoked_tokens import RevokedTokens
@@ -27,8 +28,27 @@ def contributed_channel(right: int) -> int | None:
     return right & ~_CONTRIBUTION if right & _CONTRIBUTION else None
 
 
+@dataclass(frozen=True, slots=True)
+class LostRights:
+    """What was given to identities that are no longer entitled to it.
+
+    Attributes:
+        identities: by channel_id.
+        as_of: what was given by then; later, the same may be given again, of which this says nothing.
+    """
+
+    identities: Mapping[int, frozenset[str]]
+    as_of: int
+
+    def __bool__(self) -> bool:
+        return bool(self.identities)
+
+
 class GivenRights:
     """The recorded rights of one feed. Safe to call from any thread; its methods may wait for the disk.
+
+    Owner: a lock, which is held while a change is recorded. Between `lost` and `forget`, keys are replaced without it;
+    a right that is given again meanwhile, with the former keys or the new ones, is not forgotten.
 
     Attributes:
         revoked: the tokens that the feed's adapters must refuse.
@@ -38,6 +58,8 @@ class GivenRights:
         self._records, self._feed_id = records, feed_id
         self._lock = threading.Lock()
         self._given = records.granted(feed_id)
+        self._given_count = 0  # of all that was given here
+        self._last_given: dict[tuple[int, str], int] = {}  # channel_id, identity -> the count when it was given last
         self.revoked = RevokedTokens(records.revoked_tokens(feed_id))
 
     def note(self, identity: str, channel_ids: Collection[int]) -> None:
@@ -52,27 +74,34 @@ class GivenRights:
                 self._records.note_granted(self._feed_id, new, identity)
             for channel_id in new:
                 self._given.setdefault(channel_id, set()).add(identity)
+            self._given_count += 1
+            self._last_given.update(((channel_id, identity), self._given_count) for channel_id in channel_ids)
 
-    def lost(self, is_entitled: Callable[[str, int], bool]) -> dict[int, set[str]]:
-        """channel_id -> the identities that were given it and are no longer entitled to it."""
+    def lost(self, is_entitled: Callable[[str, int], bool]) -> LostRights:
+        """What was given to identities that are no longer entitled to it."""
         with self._lock:
+            as_of = self._given_count  # before anything is asked: who is entitled afterwards may be given it again
             given = {channel_id: set(identities) for channel_id, identities in self._given.items()}
         found = {
-            channel_id: {each for each in identities if not is_entitled(each, channel_id)}
+            channel_id: frozenset(each for each in identities if not is_entitled(each, channel_id))
             for channel_id, identities in given.items()
         }
-        return {channel_id: identities for channel_id, identities in found.items() if identities}
+        return LostRights({channel_id: identities for channel_id, identities in found.items() if identities}, as_of)
 
-    def forget(self, lost: dict[int, set[str]]) -> None:
+    def forget(self, lost: LostRights) -> None:
         """Record that what was given no longer opens these channels, after their keys were replaced.
 
         Raises:
             RecordsUnavailable: the next start does it again.
         """
         with self._lock:
-            for channel_id, identities in lost.items():
-                self._records.forget_granted(self._feed_id, channel_id, identities)
-                self._given[channel_id] -= identities
+            for channel_id, identities in lost.identities.items():
+                ended = {each for each in identities if self._last_given.get((channel_id, each), 0) <= lost.as_of}
+                if ended:
+                    self._records.forget_granted(self._feed_id, channel_id, ended)
+                    self._given[channel_id] -= ended
+                for each in ended:
+                    self._last_given.pop((channel_id, each), None)
 
     def revoke_tokens(self, identities: Collection[str]) -> None:
         """Refuse the tokens that these identities have, from now on and after any restart.

@@ -70,6 +70,10 @@ class RegisteredProcesses:
         self._registrations.note(adapter_id, start, time.time_ns())
         self._incarnations[adapter_id] = incarnation
 
+    def is_registered(self, adapter_id: int, incarnation: int) -> bool:
+        """Whether this start registered last as an adapter, or none has registered here yet."""
+        return self._incarnations.get(adapter_id, incarnation) == incarnation
+
     def note_attended(self, attendance: Attendance, is_attended: bool) -> None:
         """A stream began or ended. Streams of replaced processes do not count."""
         adapter_id = attendance.adapter.adapter_id

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
+import jwt
 import pytest
 
 from tandemfeed.admin_server.identity import commands
 from tandemfeed.admin_server.identity.authentication import REFUSALS
 from tandemfeed.admin_server.identity.login_limits import PAIR_ALLOWANCE
 from tandemfeed.admin_server.identity.verifiers import credentials_row, verifier_of
+from tandemfeed.admin_server.policy.rules import IdentitySettings
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.transport.calls.channels import open_channel
@@ -194,6 +196,36 @@ def test_a_disabled_identity_loses_streams_tokens_and_keys_and_returns_when_it_i
     assert "operator is the identity that you use" in capsys.readouterr().err
 
 
+def test_an_identity_that_is_disabled_while_it_logs_in_gets_no_token(server: AdminServer) -> None:
+    prepare = server.authentication._prepare_token
+
+    def prepare_and_disable(identity: IdentitySettings) -> int:
+        server.authentication._prepare_token = prepare
+        noted = prepare(identity)
+        server.identities.disable("reader", "left", by="operator")
+        return noted
+
+    secret = secret_of(server, "reader")
+    server.authentication._prepare_token = prepare_and_disable
+    with pytest.raises(AuthenticationRefused, match="disabled, or removed from the policy, meanwhile"):
+        log_in(server, "reader", secret)
+
+
+def test_a_token_states_the_rights_of_the_policy_that_came_into_force_during_the_login(server: AdminServer) -> None:
+    prepare = server.authentication._prepare_token
+
+    def prepare_and_take_the_topic_away(identity: IdentitySettings) -> int:
+        server.authentication._prepare_token = prepare
+        noted = prepare(identity)
+        server.policy.path.write_text(POLICY.replace("equities.#", "bonds.#"))
+        assert server.policy.reload("operator")
+        return noted
+
+    server.authentication._prepare_token = prepare_and_take_the_topic_away
+    token = log_in(server, "reader", secret_of(server, "reader")).token
+    assert jwt.decode(token, options={"verify_signature": False})["topics"] == []
+
+
 def test_a_disabled_identity_has_lost_its_rights_before_its_calls_are_refused(
     server: AdminServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +258,21 @@ def test_a_disabled_adapter_loses_its_lease_and_the_keys_of_its_feed(tmp_path: P
         with pytest.raises(AuthenticationRefused):
             Adapter(server, "a")
         backup.vanish()
+
+
+def test_a_source_that_loses_its_role_gets_no_key_with_the_token_that_states_it(tmp_path: Path) -> None:
+    with running_server(tmp_path, cluster_text=SEALED) as server, channel_as(server, "source") as channel:
+        stub = admin_pb2_grpc.AdapterRegistryStub(channel)
+        (former,) = stub.GetSourceKeys(admin_pb2.SourceKeysRequest(feed="equities")).keys
+        source = '[identity.source]\nroles = ["source"]'
+        server.policy.path.write_text(POLICY.replace(source, source.replace('source"]', 'client"]')))
+        assert server.policy.reload("operator")
+        with pytest.raises(grpc.RpcError, match="is not the source of feed"):
+            stub.GetSourceKeys(admin_pb2.SourceKeysRequest(feed="equities"))
+        with pytest.raises(grpc.RpcError, match='lacks the role "source"'):
+            stub.ReportSource(admin_pb2.SourceReport(feed="equities", process_nonce=bytes(16)))
+        keys = server.brokers["equities"].key_ring.source_keys()
+        assert keys[-1].key_id != former.key_id
 
 
 def test_a_disabled_source_loses_the_key_of_its_feed(tmp_path: Path) -> None:

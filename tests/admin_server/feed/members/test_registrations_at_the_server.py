@@ -50,6 +50,39 @@ def test_the_server_refuses_a_twin_and_the_active_continues(server: AdminServer)
     active.vanish()
 
 
+def test_a_start_whose_process_is_replaced_while_it_registers_is_never_announced(server: AdminServer) -> None:
+    processes, heirs = server.brokers["equities"]._state.processes, list[Adapter]()
+    save = processes.save
+
+    def save_and_be_replaced(adapter_id: int) -> None:
+        processes.save = save  # type: ignore[method-assign]
+        save(adapter_id)
+        heirs.append(Adapter(server, "a", replace=True))
+
+    processes.save = save_and_be_replaced  # type: ignore[method-assign]
+    text = refused_registration(server, "a")
+    assert text == "another process has registered as a, and replaces this one"
+    (heir,) = heirs
+    (known,) = [each for each in server.brokers["equities"].adapters() if each.name == "a"]
+    assert known.incarnation == heir.registered.self.incarnation
+    assert [start.incarnation for start in known.starts] == [heir.registered.self.incarnation]
+    assert heir.await_order("lease_granted").lease_granted.epoch
+    heir.vanish()
+
+
+def test_a_stream_of_a_replaced_start_does_not_end_that_of_its_successor(server: AdminServer) -> None:
+    former = Adapter(server, "a", attends=False)
+    broker = server.brokers["equities"]
+    heir = Adapter(server, "a", replace=True)
+    heir.await_order("lease_granted")
+    late = broker.attend(broker.feed.adapters[0], former.registered.self.incarnation, 1)
+    assert broker._state.attendance_of(late.incarnation) is None
+    assert broker._state.attendance_of(heir.registered.self.incarnation) is not None
+    heir.report(ReplicaState.ACTIVE, 5)
+    heir.await_order("report_heard")
+    heir.vanish()
+
+
 def test_the_server_lets_a_process_replace_another_and_notifies_the_replaced_one(server: AdminServer) -> None:
     former = Adapter(server, "a")
     epoch = former.await_order("lease_granted").lease_granted.epoch
