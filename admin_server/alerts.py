@@ -235,9 +235,14 @@ def _resource_alerts(
     name, journal, health = row.adapter.name, row.state.output_journal, row.state.health
     since_ns = feed.now_unix_ns - thresholds.recent_ns
     lost = f"{journal.not_journaled_count:,} records lost since its start"
+    if health.unfit_reason:
+        is_active = row.adapter.adapter_id == feed.active_adapter_id
+        what = f"{name} is unfit"
+        yield Alert(Level.CRITICAL if is_active else Level.WARNING, f"{what}: {health.unfit_reason}", what)
     if journal.is_failing:
         what = f"{name} does not journal packets"
-        yield Alert(_journal_level(feed), f"{what}, because its disk is full: {lost}", what)
+        why = "" if health.unfit_reason else ", because its disk is full"
+        yield Alert(_journal_level(feed), f"{what}{why}: {lost}", what)
     elif journal.not_journaled_count and journal.last_not_journaled_unix_ns > since_ns:
         last = clock(journal.last_not_journaled_unix_ns)
         what = f"{name} did not journal all packets"

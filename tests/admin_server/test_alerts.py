@@ -104,6 +104,15 @@ def fill_disk(feed: admin_pb2.FeedStatus) -> None:
     feed.adapters[0].state.output_journal.not_journaled_count = 1_234
 
 
+def lose_thread_of_active(feed: admin_pb2.FeedStatus) -> None:
+    feed.adapters[0].state.health.unfit_reason = "its thread follow-2 failed"
+
+
+def break_disk_of_backup(feed: admin_pb2.FeedStatus) -> None:
+    feed.adapters[1].state.health.unfit_reason = "its output journal failed"
+    feed.adapters[1].state.output_journal.is_failing = True
+
+
 def fill_every_disk(feed: admin_pb2.FeedStatus) -> None:
     for row in feed.adapters:
         row.state.output_journal.is_failing = True
@@ -145,6 +154,9 @@ def fail_backup(feed: admin_pb2.FeedStatus) -> None:
         (lose_active, Level.CRITICAL, "no adapter is active"),
         (fill_disk, Level.WARNING, "a does not journal packets, because its disk is full: 1,234 records lost"),
         (fill_every_disk, Level.CRITICAL, "a does not journal packets"),
+        (lose_thread_of_active, Level.CRITICAL, "a is unfit: its thread follow-2 failed"),
+        (break_disk_of_backup, Level.WARNING, "b is unfit: its output journal failed"),
+        (break_disk_of_backup, Level.WARNING, "b does not journal packets: 0 records lost"),
         (lose_records, Level.WARNING, "a did not journal all packets: 7 records lost since its start, the last at"),
         (nearly_fill_disk, Level.WARNING, "a has 2.0% of its journal's disk free"),
         (forge, Level.WARNING, "a receives forged packets from 10.0.0.9:5555"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tandemfeed.admin_server.alerts import Alert, Thresholds, alerts_of
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.runtime.threads import EXIT_THREAD_FAILED
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
@@ -15,6 +16,13 @@ from tests.adapter.processes.planted import RAISES, disk_prelude, prelude
 from tests.admin_server.cluster_files import Server, channel_as
 
 pytestmark = pytest.mark.processes
+
+
+def alerts(server: Server) -> list[Alert]:
+    """What `status --check` says is wrong."""
+    with channel_as(server, "operator") as channel:
+        (feed,) = admin_pb2_grpc.OperationsStub(channel).GetStatus(admin_pb2.GetStatusRequest()).feeds
+    return alerts_of(feed, Thresholds())
 
 
 def status_of(server: Server, name: str) -> admin_pb2.AdapterStatus:
@@ -123,6 +131,7 @@ def test_an_active_whose_disk_refuses_a_flush_hands_over_and_ends_with_a_sentenc
         row = status_of(server, "a")
         assert row.state.health.unfit_reason.startswith("its output journal failed: ")
         assert row.state.output_journal.is_failing
+        assert any("a is unfit: its output journal failed" in alert.text for alert in alerts(server))
         source.send(1, 5)
         assert b.stop() == 0
     finally:

@@ -41,6 +41,7 @@ def stop() -> Iterator[StopSignal]:
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry_module, "RETRY_PAUSE_S", 0.01)
     monkeypatch.setattr(registry_module, "REPLACED_PAUSE_S_MAX", 0.08)
+    monkeypatch.setattr(registry_module, "REGISTER_TIMEOUT_S", 600.0)
 
 
 def adapter_of(admin: AdminByHand, servers: str = "", **options: object) -> Attending:
