@@ -63,6 +63,7 @@ class Thresholds:
 def alerts_of(feed: admin_pb2.FeedStatus, thresholds: Thresholds) -> list[Alert]:
     """What is wrong with a feed, the worst first."""
     found = [
+        *_server_alerts(feed),
         *_lease_alerts(feed),
         *_source_alerts(feed),
         *_silence_alerts(feed, thresholds),
@@ -102,6 +103,12 @@ def source_silences(feed: admin_pb2.FeedStatus, thresholds: Thresholds) -> dict[
             for stream_id, silence_ns in row.state.source_silence_ns.items():
                 silences.setdefault(stream_id, {})[row.adapter.adapter_id] = silence_ns + row.silence_ns
     return silences
+
+
+def _server_alerts(feed: admin_pb2.FeedStatus) -> Iterator[Alert]:
+    for name in feed.failed_threads:
+        what = f"thread {name} of the admin server has failed"
+        yield Alert(Level.CRITICAL, f"{what}: restart the server, and see its log", what)
 
 
 def _lease_alerts(feed: admin_pb2.FeedStatus) -> Iterator[Alert]:

@@ -20,9 +20,6 @@ SIGNALS, ZEROMQ = "runtime/signals.py", "runtime/zeromq.py"
 
 # Modules that still start threads by themselves.
 THREADS_TO_MOVE = {
-    # admin_server
-    "admin_server/identity/issuer_keys.py",
-    "admin_server/records/zookeeper_election.py",
     # client_lib
     "client_lib/login/grant_stream.py",
     "client_lib/reading/read_ahead.py",
@@ -39,7 +36,6 @@ THREADS_TO_MOVE = {
 WRITES_TO_MOVE = {
     "adapter/convert_command/output/partitions.py",
     "adapter/convert_command/recordings/staging.py",
-    # admin_server
     # client_lib
     "client_lib/reading/cursor.py",
     # journal

@@ -27,6 +27,7 @@ from tandemfeed.admin_server.lease.lease_core import FeedLease
 from tandemfeed.admin_server.policy.rules import Action, Extent
 from tandemfeed.admin_server.records.lease_records import ClusterRecords, RecordsUnavailable
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
+from tandemfeed.runtime.threads import failed_threads
 from tandemfeed.transport.calls.notices.layout import GrantNotice
 from tandemfeed.transport.calls.server_proofs import Prover
 from tandemfeed.v1 import admin_pb2, common_pb2
@@ -365,6 +366,7 @@ class FeedBroker:
     def status(self) -> admin_pb2.FeedStatus:
         """The feed's status for administrators, with every configured adapter."""
         status = self._state.status()
+        status.failed_threads.extend(sorted(failed_threads()))
         for source in status.sources:
             source.gateway_part = self.gateways.part_of(source.report.process_nonce)
         return status

@@ -1,6 +1,6 @@
 """The public keys of an issuer: a JWKS (RFC 7517) in a file, or at an https URL.
 
-A file is read again when it changes. A URL is asked by a thread of its own, at most every half minute, however many
+A file is read again when it changes. A URL is asked by one thread at a time, at most every half minute, however many
 tokens name an unknown key; a login waits for the answer for a moment, and only one at a time.
 """
 
@@ -14,12 +14,15 @@ import time
 import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt import PyJWTError
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
+
+from tandemfeed.runtime.threads import mark_unhealthy, start_thread
 
 LOG = logging.getLogger("tandemfeed.admin_server.identity")
 _KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {  # type of key -> how it is read, algorithms that it serves
@@ -29,7 +32,7 @@ _KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {  # type of key -> how it is r
 }
 RSA_KEY_BITS_MIN = 2_048
 SIZE_MAX = 256 << 10  # of a document
-ASK_TIMEOUT_S = 5.0
+ASK_TIMEOUT_S = 5.0  # for its first byte, and then for the rest
 WAIT_S = 2.0  # of one login for an answer
 ASK_INTERVAL_S = 30.0  # at least between two requests
 REFRESH_AFTER_S = 600.0
@@ -85,6 +88,8 @@ class KeyFile:
                 try:
                     self._keys = self._read()
                 except KeysUnusable as refused:
+                    if isinstance(refused.__cause__, OSError):
+                        self._stamp = None  # it may be readable at the next login
                     LOG.warning("refused an issuer's changed keys; the former stay", extra={"reason": str(refused)})
         return _choose(self._keys, key_id, algorithm)
 
@@ -102,8 +107,18 @@ class KeyFile:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
 
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    """Keys, and when they were read, by the monotonic clock."""
+
+    keys: tuple[IssuerKey, ...] = ()
+    read_at_s: float = float("-inf")
+
+
 class KeyUrl:
     """The keys at an https URL. It is asked for the first time when a token needs it.
+
+    Owner: `_lock` guards when it was asked; what was read is replaced as a whole by the one thread that asks.
 
     Args:
         ca: the authority of that server; None: those that the system trusts.
@@ -119,13 +134,13 @@ class KeyUrl:
         self._lock = threading.Lock()
         self._waiting = threading.Lock()
         self._answered = threading.Event()
-        self._keys: list[IssuerKey] = []
-        self._asked_at_s = self._read_at_s = float("-inf")
+        self._fetched = _Fetched()
+        self._asked_at_s, self._is_asking = float("-inf"), False
 
     def find(self, key_id: str | None, algorithm: str) -> IssuerKey | None:
         """The key of a token's header."""
         now_s = time.monotonic()
-        if now_s - self._read_at_s > REFRESH_AFTER_S:
+        if now_s - self._fetched.read_at_s > REFRESH_AFTER_S:
             self._ask(now_s)
         if (found := self._known(key_id, algorithm)) is not None:
             return found
@@ -134,18 +149,19 @@ class KeyUrl:
         return self._known(key_id, algorithm)
 
     def _known(self, key_id: str | None, algorithm: str) -> IssuerKey | None:
-        if time.monotonic() - self._read_at_s > USABLE_S:
+        fetched = self._fetched
+        if time.monotonic() - fetched.read_at_s > USABLE_S:
             return None
-        return _choose(self._keys, key_id, algorithm)
+        return _choose(fetched.keys, key_id, algorithm)
 
     def _ask(self, now_s: float) -> None:
-        """Request the document, unless that was done lately."""
+        """Request the document, unless that was done lately or is being done."""
         with self._lock:
-            if now_s - self._asked_at_s < ASK_INTERVAL_S:
+            if self._is_asking or now_s - self._asked_at_s < ASK_INTERVAL_S:
                 return
-            self._asked_at_s = now_s
+            self._asked_at_s, self._is_asking = now_s, True
             self._answered.clear()
-        threading.Thread(target=self._fetch, name="issuer keys", daemon=True).start()
+        start_thread(self._fetch, "issuer keys", self._on_failure)
 
     def _await_answer(self) -> None:
         if self._answered.is_set():
@@ -158,16 +174,38 @@ class KeyUrl:
         finally:
             self._waiting.release()
 
+    # ---- in the thread that asks ----
+
     def _fetch(self) -> None:
         try:
             with self._opener.open(self._url, timeout=ASK_TIMEOUT_S) as reply:
-                keys = read_keys(reply.read(SIZE_MAX + 1))
-        except (OSError, KeysUnusable) as failed:  # URLError is an OSError
+                keys = read_keys(_read_document(reply, time.monotonic() + ASK_TIMEOUT_S))
+        except (OSError, HTTPException, KeysUnusable) as failed:  # URLError is an OSError
             LOG.warning("could not fetch an issuer's keys", extra={"url": self._url, "reason": str(failed)})
         else:
-            self._keys, self._read_at_s = keys, time.monotonic()
-        finally:
+            self._fetched = _Fetched(tuple(keys), time.monotonic())
+        self._end()
+
+    def _on_failure(self, name: str, failure: BaseException) -> None:
+        """An error that no server of an issuer explains. Logins continue with the keys that are known."""
+        mark_unhealthy(name, failure)
+        self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            self._is_asking = False
             self._answered.set()
+
+
+def _read_document(reply: IO[bytes], until_s: float) -> bytes:
+    """Read at most one byte more than a document may have; a server that sends them one by one is given up."""
+    parts, size = [], 0
+    while size <= SIZE_MAX and (part := reply.read1(SIZE_MAX + 1 - size)):  # type: ignore[attr-defined]
+        parts.append(part)
+        size += len(part)
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"it was not complete after {ASK_TIMEOUT_S:g} s")
+    return b"".join(parts)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -29,6 +29,7 @@ from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.records.zookeeper import ZOOKEEPER_ERRORS, Conflict, ZooKeeperSettings, commit, read, write
 from tandemfeed.admin_server.records.zookeeper_records import ZooKeeperRecords
 from tandemfeed.admin_server.records.zookeeper_sealing import KeySealer
+from tandemfeed.runtime.threads import end_process, start_thread
 
 LOG = logging.getLogger("tandemfeed.admin_server.election")
 RETRY_PAUSE_S = 0.2
@@ -89,20 +90,21 @@ class Election:
         self._is_connected = threading.Event()
         self._changed = threading.Event()  # the queue ahead of this server changed, the connection changed, or a stop
         self._term: _Term | None = None
-        self._thread = threading.Thread(target=self._run, name="election", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Become a candidate."""
         self._client.add_listener(self._on_connection)
         self._on_connection(self._client.state)
-        self._thread.start()
+        self._thread = start_thread(self._run, "election", self._on_failure)
 
     def stop(self) -> None:
         """Step down and leave the election; another server takes over immediately if ZooKeeper can be reached."""
         self._stopped.set()
         self._end_term()
         self._changed.set()
-        self._thread.join()  # all its waits are bounded
+        if self._thread is not None:
+            self._thread.join()  # all its waits are bounded
         self._client.stop()  # ends the session, which deletes this server's node
         self._client.close()
 
@@ -124,6 +126,12 @@ class Election:
         if (term := self._term) is not None:
             term.end()
 
+    def _on_failure(self, name: str, failure: BaseException) -> None:
+        """Without its thread, this server would lead without confirmation, or stay a standby for ever: end the process,
+        so that another server leads and this one is restarted."""
+        self._end_term()
+        end_process(name, failure)
+
     # ---- the election's thread ----
 
     def _run(self) -> None:
@@ -133,10 +141,8 @@ class Election:
             try:
                 if (own_node := self._await_turn()) is not None:
                     self._lead(own_node)
-            except (*ZOOKEEPER_ERRORS, Conflict, RecordsUnavailable) as away:
+            except (*ZOOKEEPER_ERRORS, Conflict, RecordsUnavailable, OSError) as away:
                 LOG.warning("not active; retrying", extra={"why": f"{type(away).__name__}: {away}"})
-            except Exception:  # any error: without this thread, the server would stay a standby for ever
-                LOG.exception("not active; retrying")
             finally:
                 self._withdraw()
             self._stopped.wait(RETRY_PAUSE_S)

@@ -35,6 +35,10 @@ def test_nothing_is_wrong_with_a_healthy_feed() -> None:
     assert found(healthy()) == []
 
 
+def lose_a_thread(feed: admin_pb2.FeedStatus) -> None:
+    feed.failed_threads.append("keys-equities")
+
+
 def kill_gateway(feed: admin_pb2.FeedStatus) -> None:
     feed.sources[0].is_dead, feed.sources[0].silence_ns = True, 12 * SECOND
 
@@ -138,6 +142,7 @@ def fail_backup(feed: admin_pb2.FeedStatus) -> None:
 @pytest.mark.parametrize(
     ("happen", "level", "text"),
     [
+        (lose_a_thread, Level.CRITICAL, "thread keys-equities of the admin server has failed: restart the server"),
         (kill_gateway, Level.CRITICAL, "source gateway gateway (process 12 on exchange-1) is dead: last heard at"),
         (stop_gateway, Level.WARNING, "source gateway gateway (process 12 on exchange-1) was stopped at"),
         (keep_from_the_next_session, Level.WARNING, "source gateway gateway: session 22 waits, because"),

@@ -2907,6 +2907,7 @@ class FeedStatus(_message.Message):
     SERVER_STARTED_UNIX_NS_FIELD_NUMBER: _builtins.int
     NOW_UNIX_NS_FIELD_NUMBER: _builtins.int
     HAS_NO_SYNCHRONIZED_BACKUP_FIELD_NUMBER: _builtins.int
+    FAILED_THREADS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     active_adapter_id: _builtins.int
     subscriber_count: _builtins.int
@@ -2936,6 +2937,10 @@ class FeedStatus(_message.Message):
     def epoch_began(self) -> Global___HistoryEvent:
         """how the present epoch came about; absent: not known"""
 
+    @_builtins.property
+    def failed_threads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of this server's process, which needs a restart"""
+
     def __init__(
         self,
         *,
@@ -2953,10 +2958,11 @@ class FeedStatus(_message.Message):
         server_started_unix_ns: _builtins.int = ...,
         now_unix_ns: _builtins.int = ...,
         has_no_synchronized_backup: _builtins.bool = ...,
+        failed_threads: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["epoch_began", b"epoch_began", "feed", b"feed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "epoch", b"epoch", "epoch_began", b"epoch_began", "feed", b"feed", "has_no_synchronized_backup", b"has_no_synchronized_backup", "last_takeovers", b"last_takeovers", "lease_ttl_ns", b"lease_ttl_ns", "needless_takeover_count", b"needless_takeover_count", "now_unix_ns", b"now_unix_ns", "server_started_unix_ns", b"server_started_unix_ns", "sources", b"sources", "subscriber_count", b"subscriber_count", "takeover_counts", b"takeover_counts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_adapter_id", b"active_adapter_id", "adapters", b"adapters", "epoch", b"epoch", "epoch_began", b"epoch_began", "failed_threads", b"failed_threads", "feed", b"feed", "has_no_synchronized_backup", b"has_no_synchronized_backup", "last_takeovers", b"last_takeovers", "lease_ttl_ns", b"lease_ttl_ns", "needless_takeover_count", b"needless_takeover_count", "now_unix_ns", b"now_unix_ns", "server_started_unix_ns", b"server_started_unix_ns", "sources", b"sources", "subscriber_count", b"subscriber_count", "takeover_counts", b"takeover_counts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

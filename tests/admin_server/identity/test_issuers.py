@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import http.server
 import json
+import os
 import ssl
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +19,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from tandemfeed.admin_server.identity import issuer_keys
-from tandemfeed.admin_server.identity.issuer_keys import KeysPending, KeysUnusable, KeyUrl, read_keys
+from tandemfeed.admin_server.identity.issuer_keys import KeyFile, KeysPending, KeysUnusable, KeyUrl, read_keys
 from tandemfeed.admin_server.identity.issuers import Issuers
+from tandemfeed.runtime.threads import failed_threads
 from tandemfeed.transport.settings_file import SettingsError
+from tests.admin_server.conftest import EndedProcess
 from tests.admin_server.identity.logins import ToyIssuer
 from tests.client_lib.toy_cluster import make_certificates
 
@@ -92,7 +98,8 @@ class KeyServer:
         ca, certificate, key = make_certificates(HOST)
         for name, pem in (("ca.pem", ca), ("crt.pem", certificate), ("key.pem", key)):
             (folder / name).write_bytes(pem)
-        self.ca, self.requests, self.redirects_to = folder / "ca.pem", 0, ""
+        self.ca, self.requests, self.redirects_to, self.garbage = folder / "ca.pem", 0, "", b""
+        self.drip: Callable[[Any], None] = lambda _file: None
         self.may_answer = threading.Event()
         self.may_answer.set()
         owner = self
@@ -101,10 +108,14 @@ class KeyServer:
             def do_GET(self) -> None:
                 owner.requests += 1
                 owner.may_answer.wait(20)
+                if owner.garbage:
+                    self.wfile.write(owner.garbage)
+                    return
                 self.send_response(302 if owner.redirects_to else 200)
                 if owner.redirects_to:
                     self.send_header("Location", owner.redirects_to)
                 self.end_headers()
+                owner.drip(self.wfile)
                 self.wfile.write(owner.issuer.keys_file.read_bytes())
 
             def log_message(self, *_: Any) -> None:
@@ -185,3 +196,83 @@ def test_keys_come_from_no_server_of_another_authority_and_no_other_address(
     assert KeyUrl(key_server.url, tmp_path / "other.pem").find("first", "ES256") is None
     key_server.redirects_to = "http://127.0.0.1:9/keys"
     assert KeyUrl(key_server.url, key_server.ca).find("first", "ES256") is None
+
+
+@pytest.mark.parametrize("garbage", [b"not http\r\n\r\n", b"HTTP/1.0 200 OK\r\nContent-Length: x\r\n\r\n{}"])
+def test_an_issuer_that_answers_nonsense_twice_is_asked_a_third_time(
+    key_server: KeyServer, monkeypatch: pytest.MonkeyPatch, ended_process: EndedProcess, garbage: bytes
+) -> None:
+    monkeypatch.setattr(issuer_keys, "WAIT_S", 20)
+    monkeypatch.setattr(issuer_keys, "ASK_INTERVAL_S", 0)
+    key_server.garbage = garbage
+    keys = KeyUrl(key_server.url, key_server.ca)
+    for _ in range(2):
+        assert keys.find("first", "ES256") is None
+    key_server.garbage = b""
+    assert keys.find("first", "ES256") is not None
+    assert not failed_threads(), "an issuer's errors are not this server's"
+
+
+def test_an_error_of_this_server_while_it_asks_makes_it_unhealthy_and_holds_up_no_login(
+    key_server: KeyServer, monkeypatch: pytest.MonkeyPatch, ended_process: EndedProcess
+) -> None:
+    monkeypatch.setattr(issuer_keys, "WAIT_S", 20)
+    monkeypatch.setattr(issuer_keys, "ASK_INTERVAL_S", 0)
+    keys, read = KeyUrl(key_server.url, key_server.ca), issuer_keys.read_keys
+
+    def fail(_document: bytes) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(issuer_keys, "read_keys", fail)
+    for _ in range(2):
+        assert keys.find("first", "ES256") is None
+    assert list(failed_threads()) == ["issuer keys"]
+    monkeypatch.setattr(issuer_keys, "read_keys", read)
+    assert keys.find("first", "ES256") is not None
+
+
+def test_an_issuer_that_never_ends_its_answer_is_given_up_and_asked_by_one_thread(
+    key_server: KeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("WAIT_S", 0.01), ("ASK_INTERVAL_S", 0), ("ASK_TIMEOUT_S", 0.3)):
+        monkeypatch.setattr(issuer_keys, name, seconds)
+    ended = threading.Event()
+
+    def drip(file: Any) -> None:
+        try:
+            while True:
+                file.write(b" ")
+                file.flush()
+                time.sleep(0.01)
+        except OSError:
+            ended.set()
+
+    key_server.drip = drip
+    keys = KeyUrl(key_server.url, key_server.ca)
+    while not ended.is_set():
+        with suppress(KeysPending):
+            keys.find("first", "ES256")
+        assert len([each for each in threading.enumerate() if each.name == "issuer keys"]) <= 1
+    while keys._is_asking:
+        time.sleep(0.01)
+    key_server.drip = lambda _file: None
+    monkeypatch.setattr(issuer_keys, "WAIT_S", 20)
+    monkeypatch.setattr(issuer_keys, "ASK_TIMEOUT_S", 20)
+    assert keys.find("first", "ES256") is not None
+
+
+def test_a_file_that_could_not_be_read_once_is_read_at_the_next_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    issuer = ToyIssuer(tmp_path)
+    keys = KeyFile(issuer.keys_file)
+    issuer.rotate("second")
+    read = Path.read_bytes
+
+    def fail(_path: Path) -> bytes:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    assert keys.find("second", "ES256") is None
+    monkeypatch.setattr(Path, "read_bytes", read)
+    assert keys.find("second", "ES256") is not None

@@ -26,6 +26,7 @@ from tandemfeed.admin_server.records.zookeeper_records import Deposed
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tests.admin_server.adapter_by_hand import Adapter
 from tests.admin_server.cluster_files import running_server
+from tests.admin_server.conftest import EndedProcess
 from tests.admin_server.records.leader_by_hand import WAIT_S, Leader, leading
 from tests.admin_server.records.zookeeper_server import ZooKeeperServer, needs_zookeeper, running_zookeeper
 
@@ -196,3 +197,25 @@ def test_a_confirmation_counts_from_its_request_and_a_closed_fence_allows_nothin
     fence.close()
     fence.confirm(2_000)
     assert not fence.allows_grants(2_001)
+
+
+class BrokenLeader(Leader):
+    """A candidate that fails when it becomes active."""
+
+    def open(self) -> None:
+        raise ValueError("broken")
+
+
+@needs_zookeeper
+def test_a_server_whose_election_fails_stops_leading_and_ends_and_another_leads(
+    settings: ZooKeeperSettings, ended_process: EndedProcess
+) -> None:
+    cluster_key = secrets.token_bytes(32)
+    broken = BrokenLeader(settings, cluster_key)
+    assert ended_process.reasons() == ["election: broken"]
+    assert broken.is_closed.wait(WAIT_S)
+    assert broken.records is not None
+    assert not broken.records.may_grant()
+    broken.election.stop()
+    with leading(settings, cluster_key, "two:2") as other:
+        assert other.lead().may_grant()
