@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections import defaultdict
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 
@@ -46,8 +47,10 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
 
     def __init__(self, journal: OutputJournal) -> None:
         self._journal = journal
-        # What searches for long: one at a time, so that it takes neither threads nor the interpreter from repairs.
-        self._locating, self._copying = FairTurns(), FairTurns()
+        # What searches for long: one at a time, so that it takes neither threads nor the interpreter from repairs; of
+        # tables, one copy of each, because the first one of a table reads the whole session.
+        self._locating = FairTurns()
+        self._copying: dict[KeptTable, FairTurns] = defaultdict(FairTurns)
         self._replays = OpenStreams(OPEN_REPLAYS_MAX, OPEN_REPLAYS_OF_ONE_MAX)
         self.pace = ReplayPace()
         self.last_values: LastValueKeeper | None = None
@@ -121,7 +124,7 @@ class ReplayService(replay_pb2_grpc.ReplayServicer):
     async def _newest(
         self, table: KeptTable, session: int, context: grpc.ServicerContext
     ) -> tuple[Values, EpochStart] | None:
-        async with self._copying.turn(caller_of(context).identity):
+        async with self._copying[table].turn(caller_of(context).identity):
             return await in_thread(context, table.newest, session)
 
     def _chunks(

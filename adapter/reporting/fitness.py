@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from tandemfeed.runtime.threads import mark_unhealthy
 
+REASON_LENGTH_MAX = 300  # characters: it is in every report
+
 
 class Fitness:
     """Only ever added to, so any thread may use it."""
@@ -22,7 +24,7 @@ class Fitness:
 
     def lose(self, what: str, reason: str) -> None:
         """Something that the adapter needs is lost. Args: what: a repeated loss of the same changes nothing."""
-        self._reasons.setdefault(what, reason)
+        self._reasons.setdefault(what, reason[:REASON_LENGTH_MAX])
 
     def on_thread_failed(self, name: str, failure: BaseException) -> None:
         """A thread that the adapter needs ended by an unexpected exception."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tandemfeed.adapter.reporting.report_sender import ReportSender, ReportStream
 from tandemfeed.transport.calls.token_source import TokenSource
 from tandemfeed.v1 import admin_pb2
 from tests.adapter.reporting.admin_by_hand import CA, MS, AdminByHand
@@ -117,3 +118,16 @@ def test_nothing_is_sent_on_a_stream_that_has_ended(admin: AdminByHand) -> None:
     with pytest.raises(queue.Empty):
         adapter.events.get_nowait()
     adapter.registry.stop()
+
+
+def test_the_end_of_a_former_stream_does_not_end_the_present_one() -> None:
+    sender = ReportSender(dict)
+    former, present = ReportStream(7), ReportStream(7)
+    sender.begin(former, EPOCH)
+    sender.begin(present, EPOCH)
+    sender.end(former)
+    sender.send(admin_pb2.AdapterReport(released_epoch=4))
+    former.end()
+    present.end()
+    assert [report.report_id for report in former.taken()] == [1]
+    assert [report.report_id for report in present.taken()] == [2, 3]
