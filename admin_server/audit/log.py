@@ -92,17 +92,17 @@ class AuditLog:
 
     Args:
         folder: the private folder in which its files are.
-        clock: the time of day, in ns since 1970.
+        now_unix_ns: the wall clock.
 
     Raises:
         OSError: the files cannot be used.
     """
 
     def __init__(
-        self, folder: Path, file_size_max: int = FILE_SIZE_MAX, clock: Callable[[], int] = time.time_ns
+        self, folder: Path, file_size_max: int = FILE_SIZE_MAX, now_unix_ns: Callable[[], int] = time.time_ns
     ) -> None:
-        self.folder, self._clock = folder, clock
-        self._file = LogFile(folder, file_size_max, clock)
+        self.folder, self._now_unix_ns = folder, now_unix_ns
+        self._file = LogFile(folder, file_size_max, now_unix_ns)
         self._records: AuditedRecords | None = None
         self._changed = threading.Condition()
         self._waiting: list[_Waiting] = []
@@ -154,11 +154,11 @@ class AuditLog:
 
     def submit(self, event: str, **fields: object) -> Future[None]:
         """Like `write`, for callers that must not block: the outcome comes with the future."""
-        return self._put(_Waiting(encode_fields(self._clock(), event, fields), is_kept=False))
+        return self._put(_Waiting(encode_fields(self._now_unix_ns(), event, fields), is_kept=False))
 
     def note(self, event: str, **fields: object) -> None:
         """Record something soon, without waiting. If the disk is full, it is recorded when there is room."""
-        self._put(_Waiting(encode_fields(self._clock(), event, fields), is_kept=True))
+        self._put(_Waiting(encode_fields(self._now_unix_ns(), event, fields), is_kept=True))
 
     async def settle(self) -> None:
         """Wait until everything noted so far is on the disk: before a call is answered.
@@ -273,13 +273,13 @@ class AuditLog:
     def _repeated(self, refused: Refused, counts: dict[str, object]) -> _Waiting:
         fields: dict[str, object] = {"code": refused.code, "identity": refused.identity, "address": refused.address}
         fields |= {"reason": refused.reason, "refused": refused.event, **counts}
-        return _Waiting(encode_fields(self._clock(), "refused again", fields), is_kept=True)
+        return _Waiting(encode_fields(self._now_unix_ns(), "refused again", fields), is_kept=True)
 
     def _commit(self, batch: list[_Waiting], lost_count: int) -> int:
         """Write a batch. Args: lost_count: of notes, to be recorded. Returns: by how much their number changes."""
         entries = [each.encoded for each in batch if each.encoded]
         if lost_count and entries:
-            entries.append(encode_fields(self._clock(), "audit notes lost", {"count": lost_count}))
+            entries.append(encode_fields(self._now_unix_ns(), "audit notes lost", {"count": lost_count}))
         try:
             if entries:
                 self._file.append(self._generation(), entries)

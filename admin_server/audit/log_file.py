@@ -35,7 +35,7 @@ class LogFile:
     Args:
         folder: where the log's files are.
         file_size_max: from this size on, the file is replaced by the next.
-        clock: the time of day, in ns since 1970; a file has the entries of one day.
+        now_unix_ns: the wall clock; a file has the entries of one day.
 
     Attributes:
         head: the last entry that is on the disk.
@@ -44,9 +44,9 @@ class LogFile:
     """
 
     def __init__(
-        self, folder: Path, file_size_max: int = FILE_SIZE_MAX, clock: Callable[[], int] = time.time_ns
+        self, folder: Path, file_size_max: int = FILE_SIZE_MAX, now_unix_ns: Callable[[], int] = time.time_ns
     ) -> None:
-        self._folder, self._size_max, self._clock = folder, file_size_max, clock
+        self._folder, self._size_max, self._now_unix_ns = folder, file_size_max, now_unix_ns
         self.head, self.records = Head(), 0
         self.damaged: tuple[str, str] | None = None
         self._first: Entry | None = None  # of the current file
@@ -91,7 +91,7 @@ class LogFile:
     def _is_full(self) -> bool:
         if self._first is None:
             return False
-        return self._file.size >= self._size_max or self._first.unix_ns // DAY_NS != self._clock() // DAY_NS
+        return self._file.size >= self._size_max or self._first.unix_ns // DAY_NS != self._now_unix_ns() // DAY_NS
 
     def _begin_next(self) -> None:
         """Begin the next file. If that is impossible now, the present one takes the next entries."""

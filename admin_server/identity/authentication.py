@@ -54,6 +54,7 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
         sign: makes a token of claims.
         policy: what a token states about each identity now; disabled identities are not in it.
         prepare_token: records what a token is about to grant; returns the time from which on it must be issued, in ns.
+        now_unix_ns: the wall clock, which the validity of tokens follows.
 
     Attributes:
         limits: of failed logins.
@@ -67,7 +68,9 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
         identities: IdentityBook,
         audit: AuditLog,
         prepare_token: Callable[[IdentitySettings], int],
+        now_unix_ns: Callable[[], int] = time.time_ns,
     ) -> None:
+        self._now_unix_ns = now_unix_ns
         self._sign, self._ways = sign, ways
         self._policy, self._identities, self._audit = policy, identities, audit
         self._prepare_token = prepare_token
@@ -172,8 +175,10 @@ class AuthenticationService(admin_pb2_grpc.AuthenticationServicer):
             until_unix_ns: when what the caller proved expires; the token expires then, if that is earlier.
         """
         # With its fraction: a token is refused if its identity's secret was replaced, or lost a right, after this.
-        issued_unix_ns = max(time.time_ns(), self._prepare_token(identity) + NUMERIC_DATE_NS)
-        expires = int(time.time()) + valid_s
+        earliest_unix_ns = max(self._prepare_token(identity), self._identities.tokens_from(identity.name))
+        now_unix_ns = self._now_unix_ns()
+        issued_unix_ns = max(now_unix_ns, earliest_unix_ns + NUMERIC_DATE_NS)
+        expires = now_unix_ns // SECOND_NS + valid_s
         if until_unix_ns is not None:
             expires = min(expires, until_unix_ns // SECOND_NS)
         claims = {

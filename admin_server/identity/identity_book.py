@@ -67,6 +67,7 @@ class IdentityBook:
         on_disabled: receives all disabled identities when they change; returns when their rights have ended.
         refuse_tokens: makes other servers refuse the tokens that an identity has.
         decoy_key: known to the server only; decoys are derived from it.
+        now_unix_ns: the wall clock, which the validity of secrets and tokens follows.
     """
 
     def __init__(
@@ -76,7 +77,9 @@ class IdentityBook:
         refuse_tokens: Callable[[str], None],
         audit: AuditLog,
         decoy_key: bytes,
+        now_unix_ns: Callable[[], int] = time.time_ns,
     ) -> None:
+        self._now_unix_ns = now_unix_ns
         self._is_known, self._on_disabled, self._refuse_tokens = is_known, on_disabled, refuse_tokens
         self._audit, self._decoy_key = audit, decoy_key
         self._lock = threading.Lock()  # held while a change is recorded
@@ -128,7 +131,7 @@ class IdentityBook:
         if record is None or record.verifier is None or record.is_disabled or not self._is_known(name):
             return decoy, decoy
         present = record.verifier
-        is_former_valid = record.former is not None and time.time_ns() < record.former_until_unix_ns
+        is_former_valid = record.former is not None and self._now_unix_ns() < record.former_until_unix_ns
         former = record.former if is_former_valid and record.former is not None else decoy
         if (former.salt, former.iterations) != (present.salt, present.iterations):
             former = msgspec.structs.replace(decoy, salt=present.salt, iterations=present.iterations)
@@ -140,16 +143,21 @@ class IdentityBook:
 
     def note_login(self, name: str, way: str) -> None:
         """Note a login; a login does not fail because of it."""
-        now = time.time_ns()
+        now = self._now_unix_ns()
         with self._lock:
             last = self._logins.get(name, NEVER)
-            if last.way == way and now - last.at_unix_ns < LOGIN_NOTED_EVERY_NS:
+            if last.way == way and abs(now - last.at_unix_ns) < LOGIN_NOTED_EVERY_NS:
                 return
             self._logins[name] = LastLogin(now, way)
             try:
                 self._writable().note_document(LAST_LOGIN, name, msgspec.json.encode(self._logins[name]))
             except RecordsUnavailable:
                 LOG.warning("could not record the time of a login", extra={"identity": name})
+
+    def tokens_from(self, identity: str) -> int:
+        """The time from which on a token of an identity must have been issued. It is in the future if the clock was set
+        back since: then a token states it, not the time of its issue."""
+        return self.record_of(identity).tokens_from_unix_ns
 
     def why_refused(self, identity: str, issued_unix_ns: int) -> str | None:
         """Why a token of an identity is refused, though it has not expired; None if it is not."""
@@ -196,7 +204,7 @@ class IdentityBook:
                 raise IdentityRefused("the overlap is longer than 30 days, which is the limit")
             if overlap_ns and (former.salt, former.iterations) != (verifier.salt, verifier.iterations):
                 raise IdentityRefused("the new verifier has another salt, so the former secret cannot stay valid")
-            now = time.time_ns()
+            now = self._now_unix_ns()
             if overlap_ns:
                 end = {"former": former, "former_until_unix_ns": now + overlap_ns}
             else:
@@ -206,7 +214,7 @@ class IdentityBook:
     def refuse_tokens_so_far(self, name: str, why: str, by: str) -> None:
         """From now on, the tokens that an identity has are refused; it has to log in again."""
         with self._lock:
-            self._change("tokens ended", name, by, {"reason": why}, tokens_from_unix_ns=time.time_ns())
+            self._change("tokens ended", name, by, {"reason": why}, tokens_from_unix_ns=self._now_unix_ns())
 
     def disable(self, name: str, reason: str, by: str) -> None:
         """End all rights of an identity, until it is enabled. No effect if it is disabled.
@@ -224,7 +232,7 @@ class IdentityBook:
                 self._on_disabled(self.disabled)  # what may have failed before
                 return
             # Tokens too, because services that have no policy accept them, and because it may be enabled later.
-            marks = {"is_disabled": True, "disabled_reason": reason, "tokens_from_unix_ns": time.time_ns()}
+            marks = {"is_disabled": True, "disabled_reason": reason, "tokens_from_unix_ns": self._now_unix_ns()}
             self._audit.write("identity disabled", identity=name, by=by, reason=reason)
             record = self._recorded(name, msgspec.structs.replace(record, **marks))
             try:

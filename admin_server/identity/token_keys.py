@@ -105,9 +105,9 @@ class TokenKeyBook:
         audit: AuditLog,
         on_change: Callable[[list[common_pb2.TokenKey]], None],
         period_ns: int = PERIOD_DAYS * DAY_NS,
-        clock: Callable[[], int] = time.time_ns,
+        now_unix_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self._audit, self._on_change, self._period_ns, self._clock = audit, on_change, period_ns, clock
+        self._audit, self._on_change, self._period_ns, self._now_unix_ns = audit, on_change, period_ns, now_unix_ns
         self._lock = threading.Lock()  # held while a change is recorded
         self._records: ClusterRecords | None = None
         self._set = TokenKeySet()
@@ -122,7 +122,7 @@ class TokenKeyBook:
             self._records = records
             found = records.documents(DOCUMENT).get(DOCUMENT)
             if found is None:
-                self._record(TokenKeySet.of_one(_new_key(), self._clock()))
+                self._record(TokenKeySet.of_one(_new_key(), self._now_unix_ns()))
             else:
                 self._set = msgspec.json.decode(found, type=TokenKeySet)
                 self._on_change(self.accepted())
@@ -136,7 +136,7 @@ class TokenKeyBook:
         """The public keys that are accepted now."""
         return [
             common_pb2.TokenKey(public_key=each.public_key, accepted_until_unix_ns=each.accepted_until_unix_ns)
-            for each in self._set.accepted_at(self._clock())
+            for each in self._set.accepted_at(self._now_unix_ns())
         ]
 
     def statuses(self) -> list[admin_pb2.TokenKeyStatus]:
@@ -148,7 +148,7 @@ class TokenKeyBook:
                 accepted_until_unix_ns=each.accepted_until_unix_ns,
                 rotation_unix_ns=0 if each.accepted_until_unix_ns else each.signs_from_unix_ns + self._period_ns,
             )
-            for each in self._set.accepted_at(self._clock())
+            for each in self._set.accepted_at(self._now_unix_ns())
         ]
 
     def sign(self, claims: Mapping[str, Any]) -> str:
@@ -158,14 +158,16 @@ class TokenKeyBook:
                 self.rotate("schedule")
             except (RecordsUnavailable, TooManyKeys) as failed:  # the next login tries again
                 LOG.warning("could not rotate the key that signs tokens", extra={"why": str(failed)})
-        return sign_token(claims, Ed25519PrivateKey.from_private_bytes(self._set.signing_at(self._clock()).private_key))
+        return sign_token(
+            claims, Ed25519PrivateKey.from_private_bytes(self._set.signing_at(self._now_unix_ns()).private_key)
+        )
 
     def prove(self, statement: bytes) -> bytes:
         """The proof that this server says so (`transport.calls.server_proofs`); empty before there is a key."""
         keys = self._set
         if not keys.keys:
             return b""
-        return prove(statement, Ed25519PrivateKey.from_private_bytes(keys.signing_at(self._clock()).private_key))
+        return prove(statement, Ed25519PrivateKey.from_private_bytes(keys.signing_at(self._now_unix_ns()).private_key))
 
     def rotate(self, by: str, why: str = "") -> None:
         """Make a new key. The former ones are accepted until what they signed has expired.
@@ -176,7 +178,7 @@ class TokenKeyBook:
         with self._lock:
             if by == "schedule" and not self._is_due():
                 return  # another login has done it
-            now = self._clock()
+            now = self._now_unix_ns()
             if len(self._set.accepted_at(now)) >= KEY_COUNT_MAX:
                 raise TooManyKeys(
                     f"{KEY_COUNT_MAX} keys are accepted, because they were rotated so often within an hour; try again "
@@ -193,7 +195,7 @@ class TokenKeyBook:
             RecordsUnavailable: nothing has changed.
         """
         with self._lock:
-            changed = TokenKeySet.of_one(_new_key(), self._clock(), distrusts=why)
+            changed = TokenKeySet.of_one(_new_key(), self._now_unix_ns(), distrusts=why)
             self._audit.write("token keys dropped", key=key_id_of(changed.keys[-1].public_key), by=by, reason=why)
             self._record(changed)
 
@@ -204,7 +206,7 @@ class TokenKeyBook:
                 self._record(replace(self._set, distrusts=""))
 
     def _is_due(self) -> bool:
-        return self._clock() >= self._set.keys[-1].signs_from_unix_ns + self._period_ns
+        return self._now_unix_ns() >= self._set.keys[-1].signs_from_unix_ns + self._period_ns
 
     def _record(self, changed: TokenKeySet) -> None:
         """Record the keys before they count."""

@@ -326,6 +326,7 @@ class Store:
             keys = _select_keys(database, feed_id, channel_id, now_unix_ns)  # another thread may have created it
             begins = self._next_begins_ns(keys, now_unix_ns)
             if begins is not None:
+                self._note_begun(database, keys, now_unix_ns)
                 keys.append(_insert_key(database, feed_id, channel_id, begins, begins + self.key_times.valid_ns))
         return keys
 
@@ -337,15 +338,25 @@ class Store:
         now_unix_ns, times, channel = self._now_unix_ns(), self.key_times, (feed_id, channel_id)
         begins = now_unix_ns + lead_ns
         with self._changed() as database:
-            for key in _select_keys(database, feed_id, channel_id, now_unix_ns):
+            keys = _select_keys(database, feed_id, channel_id, now_unix_ns)
+            for key in keys:
                 if times.begins_in_ns(key.not_before_unix_ns, now_unix_ns):
                     database.execute("DELETE FROM channel_keys WHERE key_id = ?", (key.key_id,))
+            self._note_begun(database, keys, now_unix_ns)
             database.execute(
                 "UPDATE channel_keys SET expires_unix_ns = MIN(expires_unix_ns, ?) "
                 "WHERE feed_id = ? AND channel_id = ?",
                 (now_unix_ns + times.rotation_kept_ns, *channel),
             )
             _insert_key(database, feed_id, channel_id, begins, begins + times.valid_ns)
+
+    def _note_begun(self, database: sqlite3.Connection, keys: list[ChannelKey], now_unix_ns: int) -> None:
+        """Keys that have begun by a clock that was set back since have begun now: a new one must come after them."""
+        for key in keys:
+            is_ahead = key.not_before_unix_ns > now_unix_ns
+            if is_ahead and not self.key_times.begins_in_ns(key.not_before_unix_ns, now_unix_ns):
+                statement = "UPDATE channel_keys SET not_before_unix_ns = ? WHERE key_id = ?"
+                database.execute(statement, (now_unix_ns, key.key_id))
 
     # ---- rights that were given out ----
 

@@ -29,6 +29,7 @@ class ClientCall:
     Args:
         record: records what an update says, before it is sent.
         gate: admits the caller, and each of its requests.
+        now_unix_ns: the wall clock, by which the caller's token expires.
     """
 
     def __init__(
@@ -37,7 +38,9 @@ class ClientCall:
         context: grpc.ServicerContext,
         record: Record,
         gate: PolicyGate,
+        now_unix_ns: Callable[[], int] = time.time_ns,
     ) -> None:
+        self._now_unix_ns = now_unix_ns
         self._session, self._context, self._record, self._gate = session, context, record, gate
         self._loop = asyncio.get_running_loop()
         self._work, self._room = asyncio.Event(), asyncio.Event()
@@ -128,7 +131,7 @@ class ClientCall:
     async def _wait(self) -> None:
         """Wait for a request or a change, or for the end of the token's life."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, (self._session.caller.expires_unix_ns - time.time_ns()) / 1e9)):
+            async with asyncio.timeout(max(0.0, (self._session.caller.expires_unix_ns - self._now_unix_ns()) / 1e9)):
                 await self._work.wait()
 
     def _refusal(self) -> str | None:
@@ -136,6 +139,6 @@ class ClientCall:
         caller = self._session.caller
         if (refusal := self._gate.expulsion(caller.identity, caller.issued_unix_ns)) is not None:
             return refusal
-        if time.time_ns() >= caller.expires_unix_ns:
+        if self._now_unix_ns() >= caller.expires_unix_ns:
             return "the call's token has expired; authenticate again (RenewRequest continues a call without a break)"
         return None

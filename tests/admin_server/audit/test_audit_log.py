@@ -25,9 +25,11 @@ from tests.admin_server.conftest import EndedProcess
 from tests.losing_disk import losing_disk
 
 
-def written(folder: Path, *events: str, file_size_max: int = 1 << 20, clock: Callable[[], int] = time.time_ns) -> Head:
+def written(
+    folder: Path, *events: str, file_size_max: int = 1 << 20, now_unix_ns: Callable[[], int] = time.time_ns
+) -> Head:
     """Write these events to the log of a folder, one after the other; return its head."""
-    log = AuditLog(folder, file_size_max, clock)
+    log = AuditLog(folder, file_size_max, now_unix_ns)
     for event in events:
         log.write(event, identity="reader")
     log.close()
@@ -59,8 +61,8 @@ def test_entries_continue_over_files_and_starts_in_one_chain(tmp_path: Path) -> 
 
 def test_a_file_of_another_day_is_not_continued(tmp_path: Path) -> None:
     now_ns = time.time_ns()
-    written(tmp_path, "a", "b", clock=lambda: now_ns)
-    written(tmp_path, "c", clock=lambda: now_ns + log_file.DAY_NS)
+    written(tmp_path, "a", "b", now_unix_ns=lambda: now_ns)
+    written(tmp_path, "c", now_unix_ns=lambda: now_ns + log_file.DAY_NS)
     assert [path.name for path in audit_files(tmp_path)] == ["audit-000000000001.jsonl", "audit.jsonl"]
     assert not verify(tmp_path).problems
 

@@ -27,7 +27,7 @@ SMALL = 1  # every append begins another file
 
 
 def opened_log(folder: Path, file_size_max: int = FILE_SIZE_MAX) -> LogFile:
-    return LogFile(folder, file_size_max, clock=lambda: 1)  # all on one day
+    return LogFile(folder, file_size_max, now_unix_ns=lambda: 1)  # all on one day
 
 
 def append(log: LogFile, event: str) -> None:
@@ -280,7 +280,7 @@ def test_a_rotation_while_the_log_is_checked_is_no_problem(tmp_path: Path, monke
 
 def test_the_log_rotates_at_a_change_of_the_day_and_after_steps_of_the_clock(tmp_path: Path) -> None:
     now = [20_000 * DAY_NS + 1_800_000_000_000]  # half an hour after midnight
-    log = LogFile(tmp_path, clock=lambda: now[0])
+    log = LogFile(tmp_path, now_unix_ns=lambda: now[0])
     hour = 3_600_000_000_000
     for place, step in enumerate((0, -hour, hour, hour, -hour)):
         now[0] += step

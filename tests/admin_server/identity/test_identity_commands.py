@@ -143,9 +143,7 @@ def test_rotation_without_overlap_ends_the_former_secret_and_its_tokens(server: 
         admin_pb2_grpc.StreamAdministrationStub(channel).ListFeeds(admin_pb2.ListFeedsRequest())
 
 
-def test_rotation_with_overlap_keeps_the_former_secret_for_that_time(
-    server: AdminServer, capsys: Printed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rotation_with_overlap_keeps_the_former_secret_for_that_time(server: AdminServer, capsys: Printed) -> None:
     former = secret_of(server, "reader")
     assert run(server, "identity", "rotate", "reader", "--overlap", "1h", "--json") == 0
     secret = json.loads(capsys.readouterr().out)["secret"]
@@ -156,9 +154,7 @@ def test_rotation_with_overlap_keeps_the_former_secret_for_that_time(
     assert run(server, "identity", "list") == 0
     assert "former secret until" in " ".join(capsys.readouterr().out.split())
     record = server.identities.record_of("reader")
-    monkeypatch.setattr(
-        "tandemfeed.admin_server.identity.identity_book.time.time_ns", lambda: record.former_until_unix_ns
-    )
+    server.identities._now_unix_ns = lambda: record.former_until_unix_ns
     with pytest.raises(AuthenticationRefused):
         log_in(server, "reader", former)
     assert log_in(server, "reader", secret).token

@@ -145,9 +145,9 @@ def test_a_key_that_has_signed_for_its_time_is_replaced_by_the_next_login(
     monkeypatch.setattr(token_keys, "LEAD_NS", 0)
     with running_server(tmp_path, token_key_days=7) as server:
         first = session_of(server)
-        server.token_keys._clock = lambda: time.time_ns() + 7 * DAY_NS - 60 * SECOND_NS
+        server.token_keys._now_unix_ns = lambda: time.time_ns() + 7 * DAY_NS - 60 * SECOND_NS
         assert key_of(session_of(server)) == key_of(first)
-        server.token_keys._clock = lambda: time.time_ns() + 7 * DAY_NS
+        server.token_keys._now_unix_ns = lambda: time.time_ns() + 7 * DAY_NS
         assert key_of(session_of(server)) != key_of(first)
         assert is_accepted(server, first)
         (row,) = events(server, "token key rotated")

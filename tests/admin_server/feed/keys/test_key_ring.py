@@ -62,6 +62,57 @@ def test_keys_overlap_and_no_key_id_repeats(store: Store) -> None:
     assert first.key_id not in {key.key_id for key in ring.keys([1])}
 
 
+class Clocks:
+    """Two clocks that a test sets."""
+
+    def __init__(self) -> None:
+        self.unix_ns, self.ns = 1_800_000_000 * SECOND, 5 * SECOND
+
+    def pass_by(self, ns: int) -> None:
+        self.unix_ns += ns
+        self.ns += ns
+
+
+@pytest.mark.parametrize("step_s", [-3_600, 0, 3_600])
+def test_a_new_key_becomes_valid_after_its_lead_whatever_the_wall_clock_does(tmp_path: Path, step_s: int) -> None:
+    clocks = Clocks()
+    store = Store(tmp_path / "leases.sqlite", now_unix_ns=lambda: clocks.unix_ns)
+    ring = KeyRing(store, 1, (1,), now_unix_ns=lambda: clocks.unix_ns, now_ns=lambda: clocks.ns)
+    lead_ns = store.key_times.rotation_lead_ns
+    for _ in range(3):
+        former = ring.keys([1])[-1].key_id
+        ring.replace([1])
+        clocks.unix_ns += step_s * SECOND
+        assert ring.keys([1])[-1].key_id != former
+        assert ring.keys([1])[-1].not_before_unix_ns, "it is announced before it is valid"
+        clocks.pass_by(lead_ns)
+        assert ring.pause_ns() <= 0, "its validity is to be announced"
+        ring.refresh()
+        assert ring.keys([1])[-1].key_id != former
+        assert ring.keys([1])[-1].not_before_unix_ns == 0
+        assert ring.pause_ns() > 0
+    store.close()
+
+
+@pytest.mark.parametrize("step_s", [-3_600, 3_600])
+def test_after_a_restart_on_a_host_whose_clock_was_set_the_keys_are_valid_and_in_order(
+    tmp_path: Path, step_s: int
+) -> None:
+    clocks = Clocks()
+    for _ in range(4):
+        store = Store(tmp_path / "leases.sqlite", now_unix_ns=lambda: clocks.unix_ns)
+        ring = KeyRing(store, 1, (1,), now_unix_ns=lambda: clocks.unix_ns, now_ns=lambda: clocks.ns)
+        assert ring.keys([1])[-1].not_before_unix_ns == 0
+        ring.replace([1])
+        newest = ring.keys([1])[-1].key_id
+        clocks.pass_by(store.key_times.rotation_lead_ns)
+        ring.refresh()
+        assert ring.keys([1])[-1].key_id == newest
+        assert ring.keys([1])[-1].not_before_unix_ns == 0
+        store.close()
+        clocks.unix_ns += step_s * SECOND
+
+
 def test_if_every_key_is_distrusted_the_new_ones_wait_until_each_process_could_log_in_again(tmp_path: Path) -> None:
     store = Store(tmp_path / "leases.sqlite")
     ring, times = KeyRing(store, 1, (1,)), store.key_times
