@@ -546,6 +546,8 @@ def _draft_of(path: Path) -> Path:
 
 def _write_whole(path: Path, content: bytes | Callable[[BinaryIO], object], mode: int, flags: int) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flags, mode)
+    if mode != PRIVATE_FILE:
+        os.fchmod(descriptor, mode)  # whatever the umask takes away
     if callable(content):
         with os.fdopen(descriptor, "wb") as file:
             content(file)

@@ -44,7 +44,6 @@ WRITES_TO_MOVE = {
     "journal/persistent_queue/recovery.py",
     "journal/replication/follower/follower_journal.py",
     # spark_feed
-    "spark_feed/recordings/recording.py",
 }
 
 # Modules that write files themselves for good, and why.

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from tandemfeed.adapter.convert_command.input.inputs import Findings
 from tandemfeed.offline.ticks.rows import RefusedMessage
-from tandemfeed.runtime.durable import make_folder, replace_file
+from tandemfeed.runtime.durable import replace_file
+from tandemfeed.spark_feed.sharing import make
 
 LOG = logging.getLogger(__name__)
 ROWS_MAX = 100_000  # with a place of their own; more are only counted
@@ -88,10 +89,10 @@ class TickQuarantine(Findings):
         LOG.warning("%s: some of it makes no row: %s", self.recording, dict(self.counts))
         if folder is None:
             return
-        make_folder(folder)
+        mode = make(folder).file_mode
         name = f"{hashlib.sha256(self.recording.encode()).hexdigest()[:16]}.parquet"
         table = pa.Table.from_pylist(self.rows, SCHEMA)
-        replace_file(folder / name, lambda file: pq.write_table(table, file))
+        replace_file(folder / name, lambda file: pq.write_table(table, file), mode)
 
     def _list(self, place: str, reason: str, record: str) -> None:
         if len(self.rows) < ROWS_MAX:

@@ -16,6 +16,7 @@ from tandemfeed.spark_feed.bars.bars import QUOTE_FIELDS, TRADE_FIELDS, BarOptio
 from tandemfeed.spark_feed.bars.writing import start_bars, write_bars
 from tandemfeed.spark_feed.numbering.driver.java import JavaMissing, find_java_home
 from tandemfeed.spark_feed.numbering.driver.session import SUBMITTED
+from tandemfeed.spark_feed.sharing import add_group_argument, make, restrict, spark_settings
 from tandemfeed.spark_feed.spark.errors import TableError
 from tandemfeed.transport.process_shell import (
     StopSignal,
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     configure_logging("bars", arguments.log_level)
     logging.getLogger("py4j").setLevel(logging.WARNING)
+    restrict(arguments.group)
     options = BarOptions(arguments.width, arguments.late, _columns(parser, arguments.column))
     try:
         if arguments.journal is not None:
@@ -59,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _write(arguments: argparse.Namespace, options: BarOptions) -> None:
     """Bars of a journal."""
+    make(arguments.out, arguments.group)
     spark = _session(arguments.master)
     for kind, message in _messages(arguments).items():
         reader = spark.read.format("tandemfeed.journal").options(message=message, model=str(arguments.model))
@@ -68,6 +71,8 @@ def _write(arguments: argparse.Namespace, options: BarOptions) -> None:
 def _follow(arguments: argparse.Namespace, options: BarOptions) -> None:
     """Bars of a live feed, until the process is stopped or a query fails."""
     stop = StopSignal()
+    make(arguments.out, arguments.group)
+    make(arguments.checkpoint)
     spark = _session(arguments.master)
     stop.install()
     queries = []
@@ -94,7 +99,7 @@ def _session(master: str) -> Any:
 
     from tandemfeed.spark_feed.spark import register
 
-    builder = SparkSession.builder.appName("tandemfeed bars").config(map=SETTINGS)
+    builder = SparkSession.builder.appName("tandemfeed bars").config(map={**SETTINGS, **spark_settings()})
     if master or SUBMITTED not in os.environ:
         builder = builder.master(master or "local[1]")
     spark = builder.getOrCreate()
@@ -169,5 +174,6 @@ def _parser() -> argparse.ArgumentParser:
         help=f"column with one of the fields {', '.join(sorted({*TRADE_FIELDS, *QUOTE_FIELDS}))}; repeatable",
     )
     parser.add_argument("--master", default="", help="Spark master (default: that of spark-submit, or local[1])")
+    add_group_argument(parser)
     add_connection_arguments(parser)
     return parser

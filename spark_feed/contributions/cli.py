@@ -20,6 +20,7 @@ from tandemfeed.spark_feed.sending.gateway import describe_feed, listen_address
 from tandemfeed.spark_feed.sending.sessions.sent_session import GatewayError
 from tandemfeed.spark_feed.sending.source_keys import sealer_of
 from tandemfeed.spark_feed.sending.source_reports import SourceReporter
+from tandemfeed.spark_feed.sharing import add_group_argument, make, restrict
 from tandemfeed.transport.calls.login import AuthenticationRefused
 from tandemfeed.transport.calls.reachability import failure_text
 from tandemfeed.transport.metrics import serve_metrics
@@ -47,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
     connection = connection_from(parser, arguments)
+    restrict(arguments.group)
     request_short_slices()
     configure_logging("contribution-gateway", arguments.log_level)
     stop, defaults = StopSignal(), Limits()
@@ -72,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             reflection=arguments.reflection,
         )
         sealer = sealer_of(connection, description)
-        arguments.folder.mkdir(parents=True, exist_ok=True)
+        make(arguments.folder, arguments.group)
         taken = f"another contribution gateway uses {arguments.folder}; stop that one first"
         with alone_with(arguments.folder / "gateway.lock", taken):
             gateway = ContributionGateway(options, description, connection.multicast, sealer)
@@ -152,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tls-cert", type=Path, required=True, metavar="FILE", help="TLS certificate (PEM)")
     parser.add_argument("--tls-key", type=Path, required=True, metavar="FILE", help="TLS private key (PEM)")
+    add_group_argument(parser)
     add_reflection_argument(parser)
     add_connection_arguments(parser)
     return parser

@@ -28,6 +28,7 @@ from tandemfeed.spark_feed.journaling.records import (
     plan_document,
 )
 from tandemfeed.spark_feed.journaling.stream_appender import Appended, Continuation
+from tandemfeed.spark_feed.sharing import make
 
 
 class CommitLog:
@@ -36,17 +37,19 @@ class CommitLog:
     Args:
         journal: the folder of the source journal; created if it does not exist.
         plan: must equal the plan that the journal was started with.
+        group: with which the folder is shared; None: as it is, or as its parent.
 
     Raises:
         SourceJournalError: the journal was started with a different plan, or is not a source journal.
         JournalLocked: another driver numbers into it. JournalFailed: the disk refuses to be flushed.
     """
 
-    def __init__(self, journal: Path, plan: NumberingPlan) -> None:
+    def __init__(self, journal: Path, plan: NumberingPlan, *, group: str | None = None) -> None:
         self.folder, self.plan = journal, plan
         self.last_commit = Commit(0, 0, {stream_id: StreamEnd() for stream_id in plan.feed.source_stream_ids})
         self.is_ended = False
-        self._log = Journal.open(commits_folder(journal), block_size=BLOCK_SIZE, exclusive=True)
+        group_id = make(journal, group).group_id
+        self._log = Journal.open(commits_folder(journal), block_size=BLOCK_SIZE, exclusive=True, group=group_id)
         try:
             self._presence = Presence(self._log.folder)
             self._recover()

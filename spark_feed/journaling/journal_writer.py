@@ -17,12 +17,19 @@ class SourceJournalWriter(CommitLog):
     """A commit log whose driver also does the work of the tasks.
 
     Args:
-        journal, plan: as of `CommitLog`.
+        journal, plan, group: as of `CommitLog`.
         segment_size_max: of the streams' journals.
     """
 
-    def __init__(self, journal: Path, plan: NumberingPlan, *, segment_size_max: int = SEGMENT_SIZE_MAX) -> None:
-        super().__init__(journal, plan)
+    def __init__(
+        self,
+        journal: Path,
+        plan: NumberingPlan,
+        *,
+        segment_size_max: int = SEGMENT_SIZE_MAX,
+        group: str | None = None,
+    ) -> None:
+        super().__init__(journal, plan, group=group)
         self._segment_size_max = segment_size_max
 
     def append_batch(self, batch_id: int, parts: Sequence[Sequence[Block]]) -> int:

@@ -16,9 +16,10 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from tandemfeed.runtime.durable import make_folder, remove_file, replace_file
+from tandemfeed.runtime.durable import remove_file, replace_file
 from tandemfeed.spark_feed.numbering.rows.encoding import BLOCK_SCHEMA, blocks_in, row_of
 from tandemfeed.spark_feed.numbering.rows.packing import Block
+from tandemfeed.spark_feed.sharing import make
 
 NAME = "pending-batch.arrow"
 BATCH_ID = b"batch_id"
@@ -39,8 +40,7 @@ def store_pending(journal: Path, batch_id: int, parts: Sequence[Sequence[Block]]
                 for stream, block in enumerate(part):
                     writer.write_batch(row_of(stream, block))
 
-    make_folder(journal)
-    replace_file(journal / NAME, write)
+    replace_file(journal / NAME, write, make(journal).file_mode)
 
 
 def pending_batch_id(journal: Path) -> int | None:

@@ -32,6 +32,7 @@ from tandemfeed.spark_feed.journaling.records import (
     stream_folder,
 )
 from tandemfeed.spark_feed.numbering.rows.packing import Block, Packed, join_blocks, pack_stream
+from tandemfeed.spark_feed.sharing import access_in
 
 SECOND_NS = 1_000_000_000
 TWIN_PATIENCE_NS = 60 * SECOND_NS  # another task may still append to the stream: a micro-batch takes a few seconds
@@ -169,11 +170,12 @@ def check_host(journal: Path) -> None:
 
 def _open(folder: Path, clock_ns: Callable[[], int] = time.monotonic_ns) -> Journal:
     """The stream's journal, which no other task appends to; closing it flushes it to the disk."""
+    group_id = access_in(folder.parent).group_id
     patience = Patience(TWIN_PATIENCE_NS, PAUSE_NS)
     patience.begin(clock_ns())
     while True:
         try:
-            return Journal.open(folder, block_size=BLOCK_SIZE, exclusive=True)
+            return Journal.open(folder, block_size=BLOCK_SIZE, exclusive=True, group=group_id)
         except JournalLocked as locked:
             if patience.is_over(clock_ns()):
                 raise SourceJournalError(str(locked)) from locked

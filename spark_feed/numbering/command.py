@@ -12,12 +12,14 @@ from pathlib import Path
 from tandemfeed.spark_feed.numbering.driver.session import launch_jvm, scratch_of
 from tandemfeed.spark_feed.numbering.split_words import LETTER, SYMBOL
 from tandemfeed.spark_feed.session_argument import session
+from tandemfeed.spark_feed.sharing import add_group_argument, restrict
 from tandemfeed.transport.process_shell import add_process_arguments, announce
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     arguments = _parser().parse_args(argv)
+    restrict(arguments.group)
     launch_jvm(arguments.master, arguments.driver_memory, scratch_of(arguments.checkpoint))
     from tandemfeed.spark_feed.numbering.driver.process import run
 
@@ -113,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--master", default="", help="Spark master (default: that of spark-submit, or local[1])")
     parser.add_argument("--driver-memory", default="512m", help="memory of the JVM (default %(default)s)")
+    add_group_argument(parser)
     add_process_arguments(parser)
     return parser
 

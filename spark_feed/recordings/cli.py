@@ -18,6 +18,7 @@ from tandemfeed.spark_feed.recordings.ingest.ingesting import ingest
 from tandemfeed.spark_feed.recordings.ingest.progress import IngestProgress
 from tandemfeed.spark_feed.recordings.ingest.times import TIME_UNITS
 from tandemfeed.spark_feed.recordings.recording import KINDS, ROWS_PER_FILE, Manifest, RecordingError, write_recording
+from tandemfeed.spark_feed.sharing import add_group_argument, restrict
 from tandemfeed.transport.ending import run_until_signal
 from tandemfeed.transport.process_shell import announce
 
@@ -33,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _add_generate(commands.add_parser("generate", allow_abbrev=False, help="generate realistic ticks from a seed"))
     _add_ingest(commands.add_parser("ingest", allow_abbrev=False, help="convert Parquet, CSV or DBN files"))
     arguments = parser.parse_args(argv)
+    restrict(arguments.group)
     try:
         make = _generate if arguments.command == "generate" else _ingest
         manifest = run_until_signal(lambda: make(arguments), _say_why_it_ended)
@@ -83,6 +85,7 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_rows_per_file(parser: argparse.ArgumentParser) -> None:
+    add_group_argument(parser)
     parser.add_argument(
         "--rows-per-file",
         type=_row_count,
@@ -107,6 +110,7 @@ def _generate(arguments: argparse.Namespace) -> Manifest:
         rows_per_file=arguments.rows_per_file,
         origin=f"generated: {options}",
         price_conversion="drawn as integers",
+        group=arguments.group,
     )
 
 
@@ -171,7 +175,13 @@ def _ingest(arguments: argparse.Namespace) -> Manifest:
     progress = IngestProgress(terminal())
     try:
         return ingest(
-            arguments.files, arguments.out, options, arguments.rows_per_file, arguments.source_format, progress
+            arguments.files,
+            arguments.out,
+            options,
+            arguments.rows_per_file,
+            arguments.source_format,
+            progress,
+            arguments.group,
         )
     finally:
         progress.end()

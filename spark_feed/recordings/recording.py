@@ -8,7 +8,8 @@ takes files in order of modification time. The writer therefore sets those times
 Prices are i64 with exponent -9; `NULL_PRICE` means no price. Unsigned 64-bit ids are stored as their two's complement,
 because Parquet readers disagree about unsigned types.
 
-Invariant: `record_index` of row r in file f is f * rows_per_file + r.
+Invariants: `record_index` of row r in file f is f * rows_per_file + r; a recording with a manifest is whole, and on the
+disk.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tandemfeed.journal.format.access import Access
+from tandemfeed.runtime.durable import flush_file, rename_unsynced, replace_file
+from tandemfeed.spark_feed.sharing import make
 from tandemfeed.transport.ending import completed_despite_signal, remove_folder, undone_by_signal
 
 NULL_PRICE = (1 << 63) - 1
@@ -147,23 +151,31 @@ def write_recording(
     price_conversion: str,
     size_exponent: int = 0,
     schema: pa.Schema = SCHEMA,
+    group: str | None = None,
 ) -> Manifest:
     """Write tables (columns of the schema without record_index, in order) as a recording.
 
     What is written does not depend on how the rows are divided among tables, and little more than a file's rows is in
-    memory. If a table raises, nothing is left.
+    memory. If a table raises, or the disk refuses, nothing is left. On return, all of it is on the disk.
+
+    Args:
+        group: with which the recording is shared; None: as its folder, or the one in which that is created.
 
     Raises:
         RecordingError: if the folder is not empty, or the tables have no rows.
+        OSError, FlushFailed: of the disk.
     """
     require_new(folder)
     was_there = folder.is_dir()
-    folder.mkdir(parents=True, exist_ok=True)
+    access = make(folder, group)
     with undone_by_signal(partial(remove_folder, folder, is_kept=was_there)):
         try:
-            manifest = _write_parts(folder, tables, rows_per_file, origin, price_conversion, size_exponent, schema)
+            parts = _Parts(folder, access)
+            manifest = _write_parts(parts, tables, rows_per_file, origin, price_conversion, size_exponent, schema)
+            parts.flush()
             with completed_despite_signal():
-                _write_manifest(folder, manifest)
+                text = json.dumps(asdict(manifest), indent=1) + "\n"
+                replace_file(folder / MANIFEST_NAME, text.encode(), access.file_mode)
         except BaseException:
             _clear(folder)
             if not was_there:
@@ -192,15 +204,33 @@ def _clear(folder: Path) -> None:
         left.unlink()
 
 
-def _write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write what makes the recording a finished one."""
-    unfinished = folder / f"_{MANIFEST_NAME}"
-    unfinished.write_text(json.dumps(asdict(manifest), indent=1) + "\n", encoding="utf-8")
-    unfinished.rename(folder / MANIFEST_NAME)
+class _Parts:
+    """The files of a recording that is being written."""
+
+    def __init__(self, folder: Path, access: Access) -> None:
+        self.folder, self._access = folder, access
+        self.count = 0
+
+    def write(self, table: pa.Table) -> None:
+        """Write the next file: as a whole, but not flushed."""
+        path = part_path(self.folder, self.count)
+        unfinished = path.with_name(f"_{path.name}")  # invisible to a Spark that is already watching
+        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, self._access.file_mode))
+        self._access.give(unfinished)
+        texts = [field.name for field in table.schema if not pa.types.is_primitive(field.type)]
+        pq.write_table(table, unfinished, compression="lz4", use_dictionary=texts, column_encoding=ENCODINGS)
+        _set_file_time(unfinished, self.count)
+        rename_unsynced(unfinished, path)
+        self.count += 1
+
+    def flush(self) -> None:
+        """Flush all of them. At the end, because the disk has most of them then."""
+        for number in range(self.count):
+            flush_file(part_path(self.folder, number))
 
 
 def _write_parts(
-    folder: Path,
+    parts: _Parts,
     tables: Iterable[pa.Table],
     rows_per_file: int,
     origin: str,
@@ -209,24 +239,23 @@ def _write_parts(
     schema: pa.Schema,
 ) -> Manifest:
     symbols: set[str] = set()
-    record_count = file_count = 0
+    record_count = 0
     first_event = last_event = 0
     for table in _rechunk(tables, rows_per_file):
         index = pa.array(np.arange(record_count, record_count + table.num_rows))
         full = table.add_column(0, schema.field("record_index"), index).select(schema.names).cast(schema)
-        _write_part(part_path(folder, file_count), full, file_count)
+        parts.write(full)
         events = full.column("event_at_ns")
-        first_event = first_event if file_count else events[0].as_py()
+        first_event = first_event if record_count else events[0].as_py()
         last_event = events[-1].as_py()
         if "symbol" in schema.names:
             symbols.update(full.column("symbol").unique().to_pylist())
         record_count += table.num_rows
-        file_count += 1
     if not record_count:
-        raise RecordingError(f"{origin} contains no records; nothing was written to {folder}")
+        raise RecordingError(f"{origin} contains no records; nothing was written to {parts.folder}")
     return Manifest(
         record_count=record_count,
-        file_count=file_count,
+        file_count=parts.count,
         rows_per_file=rows_per_file,
         symbol_count=len(symbols),
         first_event_at_ns=first_event,
@@ -256,14 +285,6 @@ def restore_file_order(folder: Path) -> bool:
     for number, part in enumerate(parts):
         _set_file_time(part, number)
     return True
-
-
-def _write_part(path: Path, table: pa.Table, number: int) -> None:
-    unfinished = path.with_name(f"_{path.name}")  # invisible to a Spark that is already watching
-    texts = [field.name for field in table.schema if not pa.types.is_primitive(field.type)]
-    pq.write_table(table, unfinished, compression="lz4", use_dictionary=texts, column_encoding=ENCODINGS)
-    _set_file_time(unfinished, number)
-    unfinished.rename(path)
 
 
 def _set_file_time(path: Path, number: int) -> None:

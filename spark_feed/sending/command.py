@@ -24,6 +24,7 @@ from tandemfeed.spark_feed.sending.sessions.sent_session import GatewayError
 from tandemfeed.spark_feed.sending.source_keys import sealer_of
 from tandemfeed.spark_feed.sending.source_reports import SourceReporter
 from tandemfeed.spark_feed.session_argument import session
+from tandemfeed.spark_feed.sharing import add_group_argument, restrict
 from tandemfeed.transport.calls.login import AuthenticationRefused
 from tandemfeed.transport.calls.reachability import failure_text
 from tandemfeed.transport.metrics import serve_metrics
@@ -48,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "--former-journal belongs to --journal; with --journals the gateway finds the former journal itself"
         )
     connection = connection_from(parser, arguments)
+    restrict(arguments.group)
     request_short_slices()
     configure_logging("source-gateway", arguments.log_level)
     stop = StopSignal()
@@ -67,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             tls_key=arguments.tls_key.read_bytes(),
             wait_for_start=arguments.wait_for_start,
             session=arguments.session,
+            group=arguments.group,
             former_journal=arguments.former_journal,
             reflection=arguments.reflection,
             faults=FaultPlan.parse(arguments.fault),
@@ -161,6 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tls-cert", type=Path, required=True, metavar="FILE", help="TLS certificate (PEM)")
     parser.add_argument("--tls-key", type=Path, required=True, metavar="FILE", help="TLS private key (PEM)")
+    add_group_argument(parser)
     add_reflection_argument(parser)
     add_connection_arguments(parser)
     return parser

@@ -83,6 +83,7 @@ class GatewayOptions:
             the journal is still empty; with `journals` the earliest that is not over.
         former_journal: journal of the session before `journal`, from which adapters fill gaps in that session.
         clock: measures the age of data for a delayed feed.
+        group: with which a journal's folder that does not exist yet is shared; None: as its parent.
         clock_ns: monotonic time.
         reflection: describe the services to administrators.
         faults: to make on purpose, so that consumers can be tested.
@@ -98,6 +99,7 @@ class GatewayOptions:
     session: int = 0
     former_journal: Path | None = None
     clock: Clock = since_boot_ns
+    group: str | None = None
     clock_ns: Callable[[], int] = time.monotonic_ns
     reflection: bool = False
     faults: FaultPlan = NO_FAULTS
@@ -384,7 +386,8 @@ class SourceGateway:
     def _begin(self, begin: BeginSession) -> None:
         """Replace the present session. If this raises, the present one stays."""
         description, clock, before = self._description, self._options.clock, self._present
-        next_session = SentSession(begin.journal, begin.session, description, self._make_pacer(), clock)
+        group = self._options.group
+        next_session = SentSession(begin.journal, begin.session, description, self._make_pacer(), clock, group)
         try:
             previous: PreviousSession | None = None
             if before is not None:

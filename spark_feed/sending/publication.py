@@ -25,6 +25,7 @@ import google_crc32c
 
 from tandemfeed.spark_feed.journaling.committed_records import CommittedRecord, CommittedRecords
 from tandemfeed.spark_feed.journaling.records import Commit, RecordKind, packet_place
+from tandemfeed.spark_feed.sharing import access_in
 
 LOG = logging.getLogger(__name__)
 PUBLICATION_NAME = "published.log"  # a file in the journal's folder
@@ -61,7 +62,10 @@ class PublicationLog:
     ) -> None:
         self._path, self._clock = journal / PUBLICATION_NAME, clock
         self._boot = this_boot() if boot is None else boot
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        is_new, access = not self._path.exists(), access_in(journal)
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, access.file_mode)
+        if is_new:
+            access.give(self._fd)
         if not is_resumed:
             os.ftruncate(self._fd, 0)
         self._end, self._position = self._recover()

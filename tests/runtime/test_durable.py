@@ -497,3 +497,13 @@ def test_a_file_that_failed_for_good_says_which_flush_failed(folder: Path, tmp_p
             failures.append(raised.value)
         file.close()
     assert failures[0] is failures[1]
+
+
+def test_a_file_has_the_mode_that_was_asked_for_whatever_the_umask(folder: Path) -> None:
+    former = os.umask(0o077)
+    try:
+        durable.replace_file(folder / "shared", b"", 0o660)
+        durable.replace_file(folder / "private", b"")
+    finally:
+        os.umask(former)
+    assert [(folder / name).stat().st_mode & 0o777 for name in ("shared", "private")] == [0o660, 0o600]

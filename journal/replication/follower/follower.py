@@ -87,6 +87,7 @@ class ReplicationFollower:
         durable: acknowledge after sync, not just after append.
         adopt: follow with an existing journal that has no leader yet, if its records are the leader's.
         upkeep: retention, compression and so on of the follower's journal.
+        group: of a new journal, as of `Journal.open`.
         chance: returns a random number in [0, 1).
         clock_ns: monotonic time. Call `wake` after moving it: the thread may be waiting for a deadline.
     """
@@ -101,6 +102,7 @@ class ReplicationFollower:
         durable: bool = False,
         adopt: bool = False,
         upkeep: Upkeep | None = None,
+        group: str | int | None = None,
         limits: Limits | None = None,
         chance: Callable[[], float] = random.random,
         clock_ns: Callable[[], int] = time.monotonic_ns,
@@ -108,7 +110,7 @@ class ReplicationFollower:
         self.folder = folder = Path(folder)
         self._endpoint = connect
         self._keys = keys
-        self._journal = FollowerJournal(folder, key=key, durable=durable, adopt=adopt, upkeep=upkeep)
+        self._journal = FollowerJournal(folder, key=key, durable=durable, adopt=adopt, upkeep=upkeep, group=group)
         self._core = FollowerCore(chance, leader_id=self._journal.leader_id(), durable=durable, limits=limits)
         self._effects: deque[FollowerEffect] = deque()
         self._socket: zmq.Socket[bytes] | None = None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tandemfeed.journal.append.keeper import Upkeep
 from tandemfeed.journal.errors import ForeignFile, SettingsDiffer, WrongKey
+from tandemfeed.journal.format.access import Access
 from tandemfeed.journal.format.block import blocks_in
 from tandemfeed.journal.format.control import Control
 from tandemfeed.journal.format.filesystem import make_folder, sync_folder
@@ -32,14 +33,25 @@ class FollowerJournal:
         durable: sync the journal before its position is reported.
         adopt: follow even with an existing journal that has no leader yet.
         upkeep: retention and so on, of the follower's journal.
+        group: of a new journal, as of `Journal.open`.
     """
 
-    def __init__(self, folder: Path, *, key: bytes | None, durable: bool, adopt: bool, upkeep: Upkeep | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        key: bytes | None,
+        durable: bool,
+        adopt: bool,
+        upkeep: Upkeep | None,
+        group: str | int | None = None,
+    ) -> None:
         self._folder = folder
         self._key = key
         self._durable = durable
         self._adopt = adopt
         self._upkeep = upkeep
+        self._access = Access.of_group(group)
         self._journal: Journal | None = None
         self._reader: SegmentReader | None = None
 
@@ -83,7 +95,7 @@ class FollowerJournal:
         schedule = RollSchedule.named(
             welcome.roll_cycle, epoch_offset_s=welcome.epoch_offset_s, time_zone=welcome.time_zone
         )
-        make_folder(self._folder)
+        make_folder(self._folder, self._access)
         block_size, cycle = welcome.block_size, welcome.oldest_index >> schedule.roll_cycle.sequence_bits
         if (self._folder / CONTROL_NAME).exists():
             block_size = self._check_settings(welcome)
@@ -101,6 +113,7 @@ class FollowerJournal:
             key=self._key,
             exclusive=True,
             upkeep=self._upkeep,
+            group=self._access.group_id,
             clock_ns=lambda: start_ns,
         )
 

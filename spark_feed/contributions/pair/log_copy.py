@@ -30,6 +30,7 @@ from tandemfeed.journal.replication import (
 from tandemfeed.journal.replication.follower.follower_journal import LEADER_NAME
 from tandemfeed.runtime.durable import remove_file, rename_file
 from tandemfeed.spark_feed.contributions.contribution_log import copy_id, log_folder
+from tandemfeed.spark_feed.sharing import make
 
 LOG = logging.getLogger(__name__)
 MS = 1_000_000
@@ -193,5 +194,6 @@ def start_follower(folder: Path, keys: KeyPair, leader: Leader) -> Follower:
     """Start to follow a leader's log."""
     its_keys = FollowerKeys(leader.key.encode(), keys.public, keys.secret)
     return ReplicationFollower(
-        log_folder(folder), leader.endpoint, keys=its_keys, durable=True, adopt=True, limits=LIMITS
-    ).start()
+        log_folder(folder), leader.endpoint, keys=its_keys, durable=True, adopt=True, limits=LIMITS,
+        group=make(folder).group_id,
+    ).start()  # fmt: skip

@@ -39,6 +39,7 @@ from tandemfeed.spark_feed.numbering.tasks.reading import FileReader
 from tandemfeed.spark_feed.numbering.tasks.running import Tasks
 from tandemfeed.spark_feed.recordings.format_columns import recording_schema
 from tandemfeed.spark_feed.recordings.recording import Manifest, part_number, restore_file_order
+from tandemfeed.spark_feed.sharing import access_in, make
 
 LOG = logging.getLogger(__name__)
 BACK_PRESSURE_POLL_S = 0.02
@@ -65,6 +66,7 @@ class JobOptions:
             gateway; 0: no limit.
         rules: which rows are refused besides those that the source format cannot hold.
         quarantine: the folder of the quarantine table; None: `quarantine` in the journal's folder.
+        group: with which the journal and the quarantine table are shared; None: as they are, or as their parents.
         batch_messages_max: of a commit, unless a single file has more; fewer if `ahead_messages_max` is small.
         batch_commits_max: of a micro-batch.
     """
@@ -82,6 +84,7 @@ class JobOptions:
     batch_commits_max: int = BATCH_COMMITS_MAX
     rules: Rules = NO_RULES
     quarantine: Path | None = None
+    group: str | None = None
     master: str = "local[1]"
     driver_memory: str = "512m"
 
@@ -145,12 +148,14 @@ class SourceJob:
             options.packet_messages_max,
             options.rules,
         )
-        with CommitLog(options.journal, plan) as log:
+        with CommitLog(options.journal, plan, group=options.group) as log:
+            if options.quarantine is not None:
+                make(options.quarantine, options.group)
             if options.until_idle and log.is_ended:
                 on_started()
                 self._count_quarantined(log)
                 return self.report
-            options.checkpoint.mkdir(parents=True, exist_ok=True)
+            make(options.checkpoint)
             spark = start_session(options.master, options.driver_memory, scratch_of(options.checkpoint))
             self.report.start_s = time.monotonic() - began_at
             listen(spark, self._progress)
@@ -277,7 +282,8 @@ class SourceJob:
         return allowed > 0 and log.last_commit.next_record_index - self._sent_position() >= allowed
 
     def _sent_position(self) -> int:
-        with closing(NamedPosition(self._options.journal / POSITION_NAME)) as position:
+        access = access_in(self._options.journal)
+        with closing(NamedPosition(self._options.journal / POSITION_NAME, access=access)) as position:
             return position.load() or 0
 
 

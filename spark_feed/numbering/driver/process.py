@@ -56,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             batch_messages_max=arguments.batch_messages_max,
             rules=Rules(_symbols_in(arguments.symbols), arguments.late_ms),
             quarantine=arguments.quarantine,
+            group=arguments.group,
             master=arguments.master,
             driver_memory=arguments.driver_memory,
         )

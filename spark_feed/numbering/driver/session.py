@@ -15,6 +15,7 @@ from tandemfeed.runtime.threads import start_thread
 from tandemfeed.spark_feed.numbering.driver.class_archive import ClassArchive
 from tandemfeed.spark_feed.numbering.driver.java import find_java_home
 from tandemfeed.spark_feed.numbering.tasks.pool import TASK_TRIES
+from tandemfeed.spark_feed.sharing import spark_settings
 
 LOG = logging.getLogger(__name__)
 Spark: TypeAlias = Any  # pyspark is not typed for mypy
@@ -134,6 +135,7 @@ def _prepare(master: str, driver_memory: str, scratch: Path, archive_options: st
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors may have it elsewhere
     archive_options = class_archive().options_to_use() if archive_options is None else archive_options
     settings = SETTINGS | {"spark.driver.memory": driver_memory, "spark.sql.warehouse.dir": str(scratch / "warehouse")}
+    settings |= spark_settings()
     settings |= {"spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} {archive_options}"}
     if is_local:
         settings |= ONE_MACHINE | {"spark.local.dir": str(scratch)}

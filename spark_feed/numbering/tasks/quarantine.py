@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tandemfeed.runtime.durable import make_folder, replace_file
+from tandemfeed.runtime.durable import replace_file
 from tandemfeed.spark_feed.numbering.rows.screening import Refused
+from tandemfeed.spark_feed.sharing import make
 
 SCHEMA = pa.schema(
     [
@@ -75,9 +76,8 @@ class Quarantine:
         """
         if not self._rows:
             return
-        make_folder(path.parent)
         table = pa.Table.from_pylist(self._rows, SCHEMA)
-        replace_file(path, lambda file: pq.write_table(table, file))
+        replace_file(path, lambda file: pq.write_table(table, file), make(path.parent).file_mode)
 
 
 def quarantined_count(folder: Path, end_record_index: int) -> int:

@@ -51,12 +51,14 @@ def ingest(
     rows_per_file: int = ROWS_PER_FILE,
     source_format: Path | None = None,
     progress: IngestProgress | None = None,
+    group: str | None = None,
 ) -> Manifest:
     """Read Parquet, CSV or DBN files and write every row of them, in order, to a recording.
 
     Args:
         paths: at least one.
         source_format: the document whose fields are the recording's columns; None: trades, quotes and orders.
+        group: with which the recording is shared.
 
     Raises:
         RecordingError: names file, row and column, and says what to do; nothing was written.
@@ -77,6 +79,7 @@ def ingest(
         price_conversion="; ".join(dict.fromkeys(reader.price_conversion for reader in readers)),
         size_exponent=size_exponent,
         schema=schema,
+        group=group,
     )
 
 

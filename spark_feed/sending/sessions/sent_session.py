@@ -20,6 +20,7 @@ from tandemfeed.spark_feed.sending.publication import Clock, Delay, DelayedRecor
 from tandemfeed.spark_feed.sending.send_core import SendCore
 from tandemfeed.spark_feed.sending.sent_index import SentIndex
 from tandemfeed.spark_feed.sending.sessions.journals import JournalPlan
+from tandemfeed.spark_feed.sharing import access_in, make
 from tandemfeed.transport.process_shell import alone_with
 from tandemfeed.v1 import common_pb2
 
@@ -42,19 +43,28 @@ def position_name(description: common_pb2.FeedDescription) -> str:
 
 
 @contextmanager
-def sole_gateway(journal: Path, description: common_pb2.FeedDescription) -> Iterator[None]:
+def sole_gateway(
+    journal: Path, description: common_pb2.FeedDescription, group: str | None = None
+) -> Iterator[NamedPosition]:
     """Make this process the feed's only gateway of a source journal: two would double the rate and undo each other's
     position. A delayed feed's gateway reads the journal beside that of the real-time feed.
+
+    Args:
+        group: with which the journal's folder is shared if it does not exist yet.
+
+    Returns:
+        How far it has sent.
 
     Raises:
         OSError: another gateway sends from the journal.
     """
     if not journal.is_dir():
         LOG.warning("%s does not exist yet; waiting for the source job to create this source journal", journal)
-        journal.mkdir(parents=True)
+        make(journal, group)
+    path, access = journal / position_name(description), access_in(journal)
     taken = f"another gateway sends from {journal}; stop that one first"
-    with alone_with(journal / position_name(description), taken):
-        yield
+    with closing(NamedPosition(path, access=access)) as position, alone_with(path, taken):
+        yield position
 
 
 class SentSession:
@@ -63,6 +73,7 @@ class SentSession:
     Args:
         session: that the journal contains, or will contain.
         clock: measures the age of data for a delayed feed.
+        group: as of `sole_gateway`.
 
     Attributes:
         core: says what to send, and when.
@@ -81,6 +92,7 @@ class SentSession:
         description: common_pb2.FeedDescription,
         pacer: Pacer,
         clock: Clock,
+        group: str | None = None,
     ) -> None:
         stream_ids = own_stream_ids(description)
         self.journal, self.session = journal, session
@@ -91,10 +103,9 @@ class SentSession:
         self._is_begun = False
         self._log: PublicationLog | None = None
         with ExitStack() as opened:
-            opened.enter_context(sole_gateway(journal, description))
+            self._position = opened.enter_context(sole_gateway(journal, description, group))
             self._journal_records = opened.enter_context(CommittedRecords(journal, stream_ids))
             self._records: CommittedRecords | DelayedRecords = self._journal_records
-            self._position = opened.enter_context(closing(NamedPosition(journal / position_name(description))))
             self._stored_position = self._position.load()
             self._recover()
             if description.delay_ns:

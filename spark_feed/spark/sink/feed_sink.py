@@ -58,6 +58,7 @@ class FeedWriter(DataSourceStreamArrowWriter):
     Attributes:
         checkpoint: the folder of the query's checkpoint.
         query: identifies it.
+        group: with which the journal is shared.
     """
 
     schema: Any
@@ -72,6 +73,7 @@ class FeedWriter(DataSourceStreamArrowWriter):
     rules: Rules
     checkpoint: Path
     query: str
+    group: str | None = None
 
     def rows(self) -> FeedRows:
         """Converts the query's rows."""
@@ -100,7 +102,7 @@ class FeedWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Number and append a micro-batch, unless that is done."""
         parts: list[list[Block]] = []
-        with SourceJournalWriter(self.journal, self._plan()) as writer:
+        with SourceJournalWriter(self.journal, self._plan(), group=self.group) as writer:
             last = writer.last_commit
             if last.next_record_index and batchId <= last.batch_id:
                 return
@@ -179,6 +181,7 @@ def feed_writer(options: Any, schema: Any) -> FeedWriter:
         rules=Rules(frozenset(Path(symbols).read_bytes().split()) if symbols else frozenset()),
         checkpoint=checkpoint,
         query=query_of(checkpoint),
+        group=options.get("group", "") or None,
     )
     writer.rows()  # checks the columns
     if writer.split.column != "kind" or not writer.kind:

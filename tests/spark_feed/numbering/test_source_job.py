@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -130,6 +131,9 @@ def test_a_checkpoint_that_a_power_failure_damaged_is_refused_and_can_be_removed
     make_recording(tmp_path / "recording", 8_000, 400)
     journal_without_spark(tmp_path / "recording", tmp_path / "expected")
     _kill_after(tmp_path, start_job(tmp_path, *SMALL_BATCHES), 3)
+    for name in ("journal", "checkpoint", "spark-scratch"):
+        stored = [tmp_path / name, *(tmp_path / name).rglob("*")]
+        assert {stat.S_IMODE(each.stat().st_mode) & 0o077 for each in stored} == {0}, name
     (tmp_path / "checkpoint" / "offsets" / "0").write_bytes(b"")  # Spark flushes none of its files
     job = start_job(tmp_path)
     job.communicate(timeout=PATIENCE_S)

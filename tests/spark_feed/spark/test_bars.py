@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import grp
+import os
+import stat
+import subprocess
+import sys
 from collections import defaultdict
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_UP, Decimal
@@ -14,6 +19,7 @@ from tandemfeed.spark_feed.bars import cli
 from tandemfeed.spark_feed.bars.bars import BarOptions, quote_bars, trade_bars
 from tandemfeed.spark_feed.bars.writing import start_bars
 from tandemfeed.spark_feed.numbering.driver.session import Spark
+from tests.spark_feed.source_material import ROOT
 from tests.spark_feed.spark.output_material import (
     FIRST_EVENT_NS,
     MODEL_FILE,
@@ -24,6 +30,7 @@ from tests.spark_feed.spark.output_material import (
 )
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes]
+OWN_GROUP = grp.getgrgid(os.getgid()).gr_name
 END_SEQ = 3_000
 OPTIONS = BarOptions(width="1 second", late="100 milliseconds")
 NANO = Decimal("1e-9")
@@ -59,6 +66,7 @@ def test_bars_of_a_journal_are_those_computed_from_its_messages(spark: Spark, tm
     journal = journal_of(tmp_path / "journal", plain_packets(END_SEQ))
     options = ["--model", str(MODEL_FILE), "--width", "1 second", "--out", str(tmp_path / "bars")]
     assert cli.main(["--journal", str(journal), *options]) == 0
+    assert stat.S_IMODE((tmp_path / "bars").stat().st_mode) == 0o700
     bars = spark.read.parquet(str(tmp_path / "bars" / "trades"))
     assert found_trades(bars.collect()) == expected_trades()
     quotes = spark.read.parquet(str(tmp_path / "bars" / "quotes")).collect()
@@ -73,6 +81,21 @@ def test_bars_of_a_journal_are_those_computed_from_its_messages(spark: Spark, tm
         assert row.crossed_count == sum(spread < 0 for spread in mine)
         assert row.middle_close == (-mine[-1] / 2).quantize(NANO)
     assert cli.main(["--journal", str(journal), *options]) == 2  # the folder has bars
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("group", "modes"), [(None, {"drwx------", "-rw-------"}), (OWN_GROUP, {"drwxrws---", "-rw-rw----"})]
+)
+def test_bars_are_private_unless_a_group_is_named(tmp_path: Path, group: str | None, modes: set[str]) -> None:
+    journal = journal_of(tmp_path / "journal", plain_packets(100))
+    code = "import sys; from tandemfeed.spark_feed.bars.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "--journal", str(journal), "--model", str(MODEL_FILE)]
+    command += ["--out", str(tmp_path / "bars"), *([] if group is None else ["--group", group])]
+    subprocess.run(command, cwd=ROOT, timeout=240, check=True)
+    stored = [tmp_path / "bars", *(tmp_path / "bars").rglob("*")]
+    assert {stat.filemode(each.stat().st_mode) for each in stored} == modes
+    assert {each.stat().st_gid for each in stored} == {os.getgid()}
 
 
 def test_bars_of_a_stream_are_those_of_the_journal_and_written_once(spark: Spark, tmp_path: Path) -> None:
