@@ -30,7 +30,9 @@ class PauseChecker:
         self._term_ns = 2 * plan.timing.lease_ttl_ns
         self._unsilent_ns = 2 * plan.timing.heartbeat_interval_ns + SLACK_NS
         self._unnoticed_at_ns = -1
-        self._active_sent_at_ns: dict[str, int] = {}  # when each adapter last transmitted as active
+        # When each adapter last transmitted as active, by session: an adapter that still has to end a former session
+        # hears the active only there.
+        self._active_sent_at_ns: dict[tuple[str, int], int] = {}
         self._paused: dict[str, list[tuple[int, int]]] = {}  # process -> when it was paused, and resumed
         for fault in plan.faults:
             if fault.kind is FaultKind.PAUSE:
@@ -40,14 +42,15 @@ class PauseChecker:
     def on_transmit(self, adapter: AdapterActor, packet: OutputPacket, now_ns: int) -> None:
         """An adapter transmits a packet."""
         if packet.flags & FROM_ACTIVE_BIT:
-            self._active_sent_at_ns[adapter.name] = now_ns
+            self._active_sent_at_ns[adapter.name, packet.session] = now_ns
 
     def on_moved(self, adapter: AdapterActor, moved: StateMoved, now_ns: int) -> None:
         """A channel changed its state. A backup detaches only if no active transmits."""
         if moved.new not in SILENT or moved.old is ReplicaState.ACTIVE:
             return
-        for name, sent_at_ns in self._active_sent_at_ns.items():
-            if name != adapter.name and now_ns - sent_at_ns < self._unsilent_ns:
+        for (name, session), sent_at_ns in self._active_sent_at_ns.items():
+            is_heard = session == adapter.engine.session and now_ns - sent_at_ns < self._unsilent_ns
+            if name != adapter.name and is_heard:
                 ago_ms = (now_ns - sent_at_ns) / MS
                 text = (
                     f"{adapter.name} moves to {moved.new.value}, but {name} transmitted as active {ago_ms:.1f} ms ago"
