@@ -20,7 +20,7 @@ from tandemfeed.admin_server.feed.feed_state import FeedState
 from tandemfeed.admin_server.feed.grants import feed_grant
 from tandemfeed.admin_server.feed.keys.given_rights import GivenRights, contributed_channel, contribution_to
 from tandemfeed.admin_server.feed.keys.key_ring import SOURCE, KeyRing
-from tandemfeed.admin_server.feed.members.registrations import ProcessStart
+from tandemfeed.admin_server.feed.members.registrations import REASON_LENGTH_MAX, ProcessStart
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.feed.timekeeper import Timekeeper
 from tandemfeed.admin_server.lease.lease_core import FeedLease
@@ -153,7 +153,7 @@ class FeedBroker:
         if max(epoch, report.renew_epoch) > self._state.reserved_end:
             self._learn_epoch(attendance.adapter, max(epoch, report.renew_epoch))
         if self._state.report(attendance, report) and report.fail_reason:
-            self.operations.fail_on_request(attendance.adapter, report.fail_reason)
+            self.operations.fail_on_request(attendance.adapter, report.fail_reason[:REASON_LENGTH_MAX])
 
     def leave(self, attendance: Attendance, *, has_ended: bool = False) -> None:
         """The adapter's stream ended. Args: has_ended: its process is known to have ended."""

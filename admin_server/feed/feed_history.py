@@ -17,6 +17,7 @@ from tandemfeed.admin_server.records.lease_records import (
 )
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.feed_history")
+REASON_LENGTH_MAX = 500  # of each event; the audit log has the whole
 EPOCH_BEGAN = ("lease granted", "lease handed over")
 RECORDED = frozenset(
     {
@@ -60,7 +61,7 @@ class FeedHistory:
                 event,
                 self._name_of(adapter_id) if isinstance(adapter_id, int) else str(adapter),
                 int(str(fields.get("epoch", 0))),
-                str(fields.get("reason", "")),
+                str(fields.get("reason", ""))[:REASON_LENGTH_MAX],
                 str(fields.get("by", "")),
             )
         )

@@ -31,7 +31,7 @@ from tandemfeed.admin_server.feed.keys.key_ring import KeyRing
 from tandemfeed.admin_server.feed.members.adapter_starts import AdapterStarts
 from tandemfeed.admin_server.feed.members.feed_reports import FeedReports
 from tandemfeed.admin_server.feed.members.registered_processes import RegisteredProcesses
-from tandemfeed.admin_server.feed.members.registrations import AnotherProcess, ProcessStart
+from tandemfeed.admin_server.feed.members.registrations import ENDPOINT_LENGTH_MAX, AnotherProcess, ProcessStart
 from tandemfeed.admin_server.feed.members.replay_limits import ReplayLimits
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.feed.subscriber_streams import SubscriberStreams
@@ -548,7 +548,7 @@ class FeedState:
 
     def _note_unicast_endpoint(self, adapter_id: int, endpoint: str) -> None:
         known = self._known[adapter_id]
-        if known.unicast_endpoint != endpoint:
+        if known.unicast_endpoint != endpoint and len(endpoint) <= ENDPOINT_LENGTH_MAX:
             known.unicast_endpoint = endpoint
             self._announce()
 

@@ -16,6 +16,9 @@ from tandemfeed.v1 import admin_pb2
 
 # The limit for an adapter that does not read its stream: minutes of orders. Above it, only essential orders are queued.
 ORDERS_WAITING_MAX = 1_000
+# Above it, the stream ends: its adapter sends reports that need answers, and reads none of them.
+ESSENTIAL_WAITING_MAX = 2_000
+assert ESSENTIAL_WAITING_MAX > ORDERS_WAITING_MAX  # what may be lost is left out first
 _CLIENT_IDS = itertools.count(1)
 
 
@@ -29,6 +32,7 @@ class Attendance:
         notify: sends the adapter a grant notice, ahead of the order; never blocks.
         orders: the queue that the stream sends; None ends the stream.
         knows_subscriptions: it got the whole list of subscriptions, and every change since.
+        is_overrun: it did not read its orders, so its stream ends.
     """
 
     adapter: AdapterSettings
@@ -38,9 +42,19 @@ class Attendance:
     notify: Callable[[GrantNotice], None] = lambda _notice: None
     orders: StreamQueue[admin_pb2.AdapterOrder] = field(default_factory=StreamQueue)
     knows_subscriptions: bool = False
+    is_overrun: bool = False
 
     def order(self, **order: object) -> None:
-        """Send an essential order: about a lease, or about the adapter's state."""
+        """Send an essential order: about a lease, or about the adapter's state.
+
+        An adapter that has read none of the last ESSENTIAL_WAITING_MAX gets no more, and its stream ends.
+        """
+        if self.is_overrun:
+            return
+        if self.orders.qsize() >= ESSENTIAL_WAITING_MAX:
+            self.is_overrun = True
+            self.end()
+            return
         self.orders.put(admin_pb2.AdapterOrder(**order))  # type: ignore[arg-type]  # one field of the oneof, by name
 
     def grant(self, epoch: int, ttl_ns: int, epoch_proof: bytes) -> None:

@@ -29,6 +29,7 @@ from tandemfeed.admin_server.records.notes import NOTES, Notes
 from tandemfeed.runtime.durable import PRIVATE_FILE, create_file
 from tandemfeed.v1 import common_pb2
 
+EXPIRED_KEPT_NS = 2 * 3_600 * 1_000_000_000
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS epochs (feed_id INTEGER PRIMARY KEY, reserved_end INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS failed (
@@ -238,6 +239,12 @@ class Store:
             )
             assert cursor.lastrowid is not None
             start.incarnation = cursor.lastrowid
+            # SQLite remembers the highest number (AUTOINCREMENT), so the rows need not be kept for that.
+            database.execute(
+                "DELETE FROM starts WHERE feed_id = ? AND adapter_id = ? AND incarnation NOT IN (SELECT incarnation "
+                "FROM starts WHERE feed_id = ? AND adapter_id = ? ORDER BY incarnation DESC LIMIT ?)",
+                (feed_id, adapter_id, feed_id, adapter_id, STARTS_KEPT),
+            )
             return start
 
     def newest_incarnation(self) -> int:
@@ -327,6 +334,7 @@ class Store:
             begins = self._next_begins_ns(keys, now_unix_ns)
             if begins is not None:
                 self._note_begun(database, keys, now_unix_ns)
+                _delete_expired(database, now_unix_ns)
                 keys.append(_insert_key(database, feed_id, channel_id, begins, begins + self.key_times.valid_ns))
         return keys
 
@@ -343,6 +351,7 @@ class Store:
                 if times.begins_in_ns(key.not_before_unix_ns, now_unix_ns):
                     database.execute("DELETE FROM channel_keys WHERE key_id = ?", (key.key_id,))
             self._note_begun(database, keys, now_unix_ns)
+            _delete_expired(database, now_unix_ns)
             database.execute(
                 "UPDATE channel_keys SET expires_unix_ns = MIN(expires_unix_ns, ?) "
                 "WHERE feed_id = ? AND channel_id = ?",
@@ -428,6 +437,11 @@ def _select_keys(database: sqlite3.Connection, feed_id: int, channel_id: int, no
         (feed_id, channel_id, now),
     ).fetchall()
     return [ChannelKey(*row) for row in rows]
+
+
+def _delete_expired(database: sqlite3.Connection, now_unix_ns: int) -> None:
+    """Delete keys that have expired, even if the clock is set back by an hour."""
+    database.execute("DELETE FROM channel_keys WHERE expires_unix_ns < ?", (now_unix_ns - EXPIRED_KEPT_NS,))
 
 
 def _insert_key(database: sqlite3.Connection, feed_id: int, channel_id: int, begins: int, ends: int) -> ChannelKey:

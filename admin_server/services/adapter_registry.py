@@ -16,6 +16,7 @@ from tandemfeed.admin_server.feed.descriptions import describe_protocol
 from tandemfeed.admin_server.feed.documents import table_documents, wire_conversions
 from tandemfeed.admin_server.feed.keys.key_ring import SOURCE
 from tandemfeed.admin_server.feed.members.registrations import (
+    ENDPOINT_LENGTH_MAX,
     HOST_LENGTH_MAX,
     NONCE_SIZE,
     REASON_LENGTH_MAX,
@@ -234,6 +235,11 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
                     grpc.StatusCode.INVALID_ARGUMENT,
                     f"{name} has {len(value)} bytes, expected {size}; run one version of admin server and adapters",
                 )
+        endpoints = {"rpc_endpoint": request.rpc_endpoint, "unicast_endpoint": request.unicast_endpoint}
+        for name, endpoint in endpoints.items():
+            if len(endpoint) > ENDPOINT_LENGTH_MAX:
+                text = f"{name} has {len(endpoint)} characters; at most {ENDPOINT_LENGTH_MAX} are allowed"
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
         process = ProcessStart(
             request.process_nonce, request.process_id, request.host[:HOST_LENGTH_MAX], context.peer()
         )

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 NONCE_SIZE = 16
 REPLACED_REMEMBERED = 64  # starts of each adapter; a replaced process registers again within a second, or never
 HOST_LENGTH_MAX = 64  # of the host name that a process reports
-REASON_LENGTH_MAX = 500  # of the reason why a source waits
+REASON_LENGTH_MAX = 500  # of a reason that a source or an adapter reports
+ENDPOINT_LENGTH_MAX = 261  # of an address: a name of 253 characters (RFC 1035), and a port with its colon, or brackets
 SECOND = 1_000_000_000
 
 
