@@ -27,7 +27,7 @@ from tandemfeed.journal.compiled.kernels import (
     store_word,
 )
 from tandemfeed.journal.compiled.reading import find_after_damage
-from tandemfeed.journal.errors import JournalFailed, RecordTooLong
+from tandemfeed.journal.errors import BlockCorrupt, JournalFailed, RecordTooLong
 from tandemfeed.journal.format.block import (
     COMPRESSED_SUFFIX,
     Block,
@@ -45,14 +45,17 @@ from tandemfeed.journal.format.layout import (
     END,
     END_MARK,
     IS_CLEAN,
+    IS_FAILED,
     IS_SEALED_JOURNAL,
     LAST_AT,
     LINK_SIZE,
     NEXT_SEQUENCE,
     ORDINAL,
+    PART_BITS,
     block_size_for,
 )
 from tandemfeed.journal.format.roll_cycle import RollSchedule
+from tandemfeed.journal.read.continuity import PART_MASK, link_of
 from tandemfeed.runtime.durable import FlushFailed, rename_file
 
 LOG = logging.getLogger("tandemfeed.journal")
@@ -138,10 +141,16 @@ class BlockChain:
         names = blocks_in(self._folder)
         durable_ordinal, _ = self._control.durable_until()
         if not was_clean:
-            names = [name for name in names if name.ordinal < durable_ordinal or not self._rename_if_no_header(name)]
+            for name in names:
+                if name.ordinal >= durable_ordinal:
+                    self._rename_if_no_header(name)
+            names = blocks_in(self._folder)  # the compressed form of a renamed block may be there
         if not names:
             self._begin(self.schedule.cycle_at(self._clock_ns()), 0, 0, self._settings.block_size)
             self._set_words(DATA_OFFSET, 0, 0)
+            return
+        if names[-1].path.suffix == COMPRESSED_SUFFIX:
+            self._begin_after(names[-1])
             return
         newest = self._open(names[-1])
         former_at_ns = 0
@@ -159,6 +168,17 @@ class BlockChain:
             self.roll(max(self.schedule.cycle_at(self._clock_ns()), newest.header.cycle))
         elif not was_clean or newest.was_truncated:
             newest.clear_after(end)
+
+    def _begin_after(self, name: BlockName) -> None:
+        """Begin the block that a compressed one names as the next: a power failure can leave the former alone."""
+        ended = open_to_read(name.path, self._control.journal_id)
+        tail, link = ended.tail(), link_of(ended)
+        if tail is None or link is None:
+            raise BlockCorrupt(f"{name.path}: has no end mark; restore the file from a copy or move it away")
+        cycle = link >> PART_BITS
+        first_sequence = tail[2] if cycle == ended.header.cycle else 0
+        self._begin(cycle, link & PART_MASK, first_sequence, self._settings.block_size)
+        self._set_words(DATA_OFFSET, first_sequence, tail[3])
 
     @property
     def current(self) -> Block:
@@ -258,14 +278,17 @@ class BlockChain:
     def _open(self, name: BlockName) -> Block:
         return Block(name.path, writable=True, journal_id=self._control.journal_id)
 
-    def _rename_if_no_header(self, name: BlockName) -> bool:
+    def _rename_if_no_header(self, name: BlockName) -> None:
         """Rename a block without a header: its name reached the disk before its header, so it has no synced record."""
         if name.path.suffix == COMPRESSED_SUFFIX or not has_no_header(name.path):
-            return False
+            return
         aside = name.path.with_name(name.path.name + DAMAGED_SUFFIX)
-        rename_file(name.path, aside)
+        try:
+            rename_file(name.path, aside)
+        except FlushFailed as refused:
+            self._control.set_word(IS_FAILED, 1)
+            raise JournalFailed(str(refused)) from refused
         LOG.warning("%s has no header and no records; renamed to %s", name.path, aside.name)
-        return True
 
     def _complete_roll(self, name: BlockName, next_ordinal: int) -> int:
         """Complete a block's end mark if a crash prevented it and another block follows; return its last time."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from tandemfeed.journal.commands.options import CommandError, add_subcommand, count, read_key, require_journal
 from tandemfeed.journal.commands.streams import Interruption, Streams
+from tandemfeed.journal.format.access import Access
 from tandemfeed.journal.format.roll_cycle import format_index
 from tandemfeed.journal.replication import (
     FollowerKeys,
@@ -80,6 +81,11 @@ def add_to(subcommands: Any) -> None:
         "--adopt", action="store_true", help="follow with an existing journal that is a copy of the leader's"
     )
     follow.add_argument(
+        "--group",
+        metavar="GROUP",
+        help="name or id of a group that may read and write the new journal; otherwise only its owner may",
+    )
+    follow.add_argument(
         "--secret-key-file",
         type=Path,
         metavar="FILE",
@@ -132,6 +138,7 @@ def run_follow(arguments: argparse.Namespace, streams: Streams) -> int:
     """Follow until stopped, or until following is impossible."""
     if (arguments.secret_key_file is None) != (arguments.leader_key is None):
         raise CommandError("--secret-key-file and --leader-key must be given together")
+    _check_group(arguments.group)
     keys = None
     if arguments.secret_key_file is not None:
         public = _read(arguments.secret_key_file.with_name(arguments.secret_key_file.name + ".pub"))
@@ -143,6 +150,7 @@ def run_follow(arguments: argparse.Namespace, streams: Streams) -> int:
         keys=keys,
         durable=arguments.durable,
         adopt=arguments.adopt,
+        group=arguments.group,
     )
     with Interruption() as interruption, follower:
         streams.note(f"following {arguments.leader} into {arguments.folder}; end with SIGINT or SIGTERM")
@@ -158,6 +166,13 @@ def run_follow(arguments: argparse.Namespace, streams: Streams) -> int:
                 streams.note(text)
         streams.note(_follower_text(follower.status))
     return 0
+
+
+def _check_group(group: str | None) -> None:
+    try:
+        Access.of_group(group)
+    except ValueError as unknown:
+        raise CommandError(f"--{unknown}") from None
 
 
 def run_keygen(arguments: argparse.Namespace, streams: Streams) -> int:

@@ -65,15 +65,16 @@ class Access:
         """
         status, mode = os.stat(file), self.folder_mode if is_folder else self.file_mode
         try:
-            if self.group_id is not None and status.st_gid != self.group_id:
+            if self.group_id is not None and status.st_gid != self.group_id and mode & stat.S_IRWXG:
                 os.chown(file, -1, self.group_id)
             if self.owner_id is not None and status.st_uid != self.owner_id and os.geteuid() == 0:
                 os.chown(file, self.owner_id, -1)  # what root makes in a user's journal is the user's
             if stat.S_IMODE(status.st_mode) != mode:
                 os.chmod(file, mode)
         except PermissionError as refused:
+            path = os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else file
             raise ReadOnly(
-                f"{file}: cannot be given to group {self.group_id} ({(refused.strerror or 'refused').lower()}); the "
+                f"{path}: cannot be given to group {self.group_id} ({(refused.strerror or 'refused').lower()}); the "
                 "user of this process must own the file and be in the group"
             ) from None
 

@@ -180,7 +180,8 @@ class Block:
         return self.array[header.state_offset : header.state_offset + header.state_size]
 
     def clear_after(self, end: int) -> None:
-        """Clear what follows the last whole segment, and its sparse index entries: it was never acknowledged."""
+        """Clear what follows the last whole segment, with its sparse index entries and the tail: it was never
+        acknowledged. A tail can be on the disk without the end mark that was written after it."""
         data_end = self.header.data_end
         for start in range(end, data_end, ZERO_CHUNK):
             chunk = self.array[start : min(start + ZERO_CHUNK, data_end)]
@@ -189,6 +190,7 @@ class Block:
         entries = self.array[self.header.index_offset : self.header.index_offset + INDEX_SIZE].view(np.uint64)
         entries = entries.reshape(-1, 3)
         entries[entries[:, 2] >= end] = 0
+        self.array[self.header.block_size - TAIL_SIZE :] = 0
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
         """Store bytes with a system call, not through the map: for callers that flush often, because the first store

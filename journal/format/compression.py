@@ -6,6 +6,7 @@ almost nothing.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from pathlib import Path
@@ -23,20 +24,30 @@ from tandemfeed.runtime import durable
 LEVEL = 3  # higher levels take many times as long and make recordings of ticks little smaller
 
 
-def compress_block(path: Path) -> Path:
+def compress_block(path: Path) -> Path | None:
     """Replace an ended block by its compressed form; after a crash there is one of them, or both.
 
-    If another process released the block meanwhile, no compressed form is left.
+    If another process released the block meanwhile, no compressed form is left. Does nothing, and returns None, if
+    another process is compressing it: of two, the second one would find the block gone, as if it had been released.
 
     Raises:
         OSError, FlushFailed: the block is still there.
     """
+    with path.open("rb") as source:
+        try:
+            fcntl.flock(source.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_there = os.path.samestat(os.fstat(source.fileno()), path.stat())
+        except (BlockingIOError, FileNotFoundError):
+            return None
+        return _replace_by_compressed(path, source) if is_there else None
+
+
+def _replace_by_compressed(path: Path, source: BinaryIO) -> Path:
     target = path.with_name(path.name + COMPRESSED_SUFFIX)
-    status = path.stat()
+    status = os.fstat(source.fileno())
 
     def write(file: BinaryIO) -> None:
-        with path.open("rb") as source:
-            zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).copy_stream(source, file, size=status.st_size)
+        zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).copy_stream(source, file, size=status.st_size)
         file.flush()
         Access(stat.S_IMODE(status.st_mode), group_id=status.st_gid).give(file.fileno())
         os.utime(file.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))  # retention uses the last append's time

@@ -74,15 +74,17 @@ def require_local(folder: Path, mounts: str | None = None) -> None:
 
 
 def make_folder(folder: Path, access: Access = PRIVATE) -> None:
-    """Create a journal's folder if needed; its name is durable on return.
+    """Create a journal's folder and its missing parents if needed; their names are durable on return.
 
     Raises:
         NetworkFileSystem, ReadOnly, JournalFailed.
     """
     if not folder.is_dir():
+        missing = [each for each in (folder, *folder.parents) if not each.exists()]
         try:
             durable.make_folder(folder, access.folder_mode)
-            access.give(folder, is_folder=True)
+            for each in missing:
+                access.give(each, is_folder=True)
         except (FileExistsError, NotADirectoryError):
             raise ReadOnly(f"{folder} is a file, or below a file; give a folder") from None
         except durable.FlushFailed as failed:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 
 from tandemfeed.journal.format.block import Block
+from tandemfeed.journal.read.continuity import link_of
 from tandemfeed.journal.read.library import Library
 
 LOG = logging.getLogger("tandemfeed.journal")
@@ -50,7 +51,7 @@ def records_before(
 def _end_index(library: Library, block: Block) -> int:
     """After the last record that a block ever had, as far as it is visible."""
     tail = block.tail()
-    if tail is None:
+    if tail is None or link_of(block) is None:  # without an end mark, the tail may be from before a power failure
         return library.end_index(block)
     return library.index_of(block, min(tail[2], library.sequence_limit(block)))
 

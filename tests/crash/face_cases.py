@@ -130,7 +130,8 @@ def left_out() -> dict[str, str]:
     missing = [tool for tool in ("mkfs.ext4", "dumpe2fs", "mount") if shutil.which(tool) is None]
     if os.geteuid() == 0 and not missing:
         return {}
-    return {"store-power": f"{', '.join(missing)} is not installed" if missing else "a loop device needs root"}
+    why = f"{', '.join(missing)} is not installed" if missing else "a loop device needs root"
+    return {"journal-device": why, "store-power": why}
 
 
 def cases() -> dict[str, Callable[[Path, int], str]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from tandemfeed.journal import Journal, Tailer
+from tandemfeed.journal import Journal, Tailer, Upkeep
 from tandemfeed.journal.format.block import blocks_in
 from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN, CONTROL_NAME, PIDS
 
@@ -35,8 +35,8 @@ def record_of(seed: int, writer: int, number: int) -> bytes:
 class Clock:
     """A wall clock that runs fast enough to roll cycles."""
 
-    def __init__(self, source: random.Random) -> None:
-        self._now_ns = 1_800_000_000 * SECOND
+    def __init__(self, source: random.Random, begin_s: int = 0) -> None:
+        self._now_ns = (1_800_000_000 + begin_s) * SECOND
         self._step_ns = source.choice((1_000, SECOND // 300))
 
     def __call__(self) -> int:
@@ -44,11 +44,20 @@ class Clock:
         return self._now_ns
 
 
-def open_journal(folder: Path, source: random.Random, *, key: bytes | None) -> Journal:
+def open_journal(
+    folder: Path, source: random.Random, *, key: bytes | None, begin_s: int = 0, upkeep: Upkeep | None = None
+) -> Journal:
     """Open the journal with the options of all cases."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Journal.open(folder, block_size=BLOCK_SIZE_MIN, roll_cycle="SECONDLY", key=key, clock_ns=Clock(source))
+        return Journal.open(
+            folder,
+            block_size=BLOCK_SIZE_MIN,
+            roll_cycle="SECONDLY",
+            key=key,
+            upkeep=upkeep,
+            clock_ns=Clock(source, begin_s),
+        )
 
 
 def append_some(journal: Journal, seed: int, writer: int, number: int, source: random.Random) -> list[int]:

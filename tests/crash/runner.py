@@ -21,13 +21,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tests.crash.face_cases import cases as face_cases
 from tests.crash.face_cases import left_out
 from tests.crash.journal_cases import CASES
+from tests.crash.journal_losses import cases as losses_cases
 
 CHUNK = 20
 
 
 def all_cases() -> dict[str, object]:
     """The kinds of case by name."""
-    return {**{f"journal-{name}": case for name, case in CASES.items()}, **face_cases()}
+    return {**{f"journal-{name}": case for name, case in {**CASES, **losses_cases()}.items()}, **face_cases()}
 
 
 def kind_of(seed: int, kinds: Sequence[str]) -> str:
