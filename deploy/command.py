@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tandemfeed import __version__
-from tandemfeed.runtime.threads import exit_status
+from tandemfeed.runtime.threads import EXIT_THREAD_FAILED, exit_status
 from tandemfeed.transport.entry_points import entry_points
 
 GROUP = "tandemfeed.commands"
@@ -103,7 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     status: int = command(arguments[1:])
     if argv is None:
-        status = exit_status(status)
+        if status != EXIT_THREAD_FAILED:  # the sub-command has not said so itself
+            status = exit_status(status)
         gc.freeze()  # else the interpreter, as it exits, looks for cycles among all objects, which takes 0.1 s
     return status
 
