@@ -46,6 +46,7 @@ class ScriptedServer:
         self._script, self._at_connection = script, at_connection
         self.connection_count = 0
         self.reports: list[admin_pb2.SourceReport] = []
+        self.ended: list[BaseException] = []  # what the reporter's thread ended with
         self.changed = threading.Condition()
 
     @contextmanager
@@ -68,7 +69,13 @@ class ScriptedServer:
 
     def await_reports(self, count: int) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.reports) >= count, WAIT_S)
+            assert self.changed.wait_for(lambda: bool(self.ended) or len(self.reports) >= count, WAIT_S)
+        assert self.ended == []
+
+    def on_end(self, _name: str, failure: BaseException) -> None:
+        with self.changed:
+            self.ended.append(failure)
+            self.changed.notify_all()
 
     def _fail_if_due(self) -> None:
         if self._script and (failure := self._script.pop(0)) is not None:
@@ -102,6 +109,7 @@ def test_a_reporter_comes_back_after_any_failure_and_warns_once_for_each_outage(
     server = ScriptedServer(list(script), at_connection)
     monkeypatch.setattr(source_reports, "open_channel", server.open_channel)
     monkeypatch.setattr(source_reports.admin_pb2_grpc, "AdapterRegistryStub", server.stub)
+    monkeypatch.setattr(source_reports, "end_process", server.on_end)
     monkeypatch.setattr("tandemfeed.transport.calls.admin_servers.PAUSE_MAX_S", INTERVAL_S)
     answers = list[Any]()
     connection = Connection("127.0.0.1:1,127.0.0.1:2", b"", "source", SecretFile(tmp_path / "secret"))
