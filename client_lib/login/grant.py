@@ -87,6 +87,7 @@ class Grant:
         takeover_reason: why the epoch began; empty: not known.
         symbols_by_channel: of the channels of which only some symbols are granted.
         delay_ns: how much later than the real-time feed this feed sends; 0: it is a real-time feed.
+        proof_keys: verify the server's proofs of epochs that adapters pass on.
     """
 
     feed_id: int
@@ -104,6 +105,7 @@ class Grant:
     takeover_reason: str = ""
     symbols_by_channel: Mapping[int, GrantedSymbols] = field(default_factory=dict)
     delay_ns: int = 0
+    proof_keys: tuple[common_pb2.TokenKey, ...] = field(default=(), repr=False)
 
     @property
     def topics(self) -> frozenset[str]:
@@ -170,6 +172,7 @@ def read_grant(message: admin_pb2.Grant, documents: Mapping[str, bytes], former:
         takeover_reason=message.active.takeover_reason,
         symbols_by_channel=_symbols(feed),
         delay_ns=feed.delay_ns,
+        proof_keys=tuple(message.proof_keys),
     )
 
 

@@ -32,6 +32,7 @@ from tandemfeed.client_lib.stream.sockets.inbox import Arrival
 from tandemfeed.client_lib.stream.starts import Start, first_message_of
 from tandemfeed.client_lib.stream.statistics import ChannelStatistics
 from tandemfeed.client_lib.stream.trust.stream_trust import StreamTrust, Verdict, VerifyMode
+from tandemfeed.client_lib.stream.trust.vouching import Vouching
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.deadlines import earliest
 from tandemfeed.feedcore.merge.config import MergerConfig
@@ -51,6 +52,7 @@ from tandemfeed.feedcore.pause_free_clock import PauseFreeClock
 from tandemfeed.feedcore.wire.output_packet import RETRANSMISSION_BIT, OutputPacket
 from tandemfeed.feedcore.wire.packet_series import PacketSeries
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.transport.sealing.epoch_proofs import EpochProof
 from tandemfeed.transport.sealing.opening import ReceivedPacket, ReceivedSignature
 
 
@@ -103,6 +105,7 @@ class Channels:
         self._verify: VerifyMode = verify
         self._merger_config = merger_config
         self._trusts: dict[int, StreamTrust] = {}
+        self._vouching = Vouching(grant, counters)
         self._mergers: dict[int, SessionMerger] = {}
         self._begun: dict[int, tuple[int, int, int]] = {}  # by channel: source messages that were handled in part
         self._filters: dict[int, SymbolFilter] = {}  # of the channels of which only some symbols are granted
@@ -174,7 +177,7 @@ class Channels:
 
     # ---- packets and time ----
 
-    def on_opened(self, opened: ReceivedPacket | ReceivedSignature, arrival: Arrival) -> bool:
+    def on_opened(self, opened: ReceivedPacket | ReceivedSignature | EpochProof, arrival: Arrival) -> bool:
         """Take what was opened for all subscriptions of the feed; False if this one refuses it.
 
         Args:
@@ -186,14 +189,18 @@ class Channels:
         if now_ns > clock.limit_ns:
             now_ns = clock.limit_ns
         try:
-            if isinstance(opened, ReceivedSignature):
+            if isinstance(opened, ReceivedPacket):
+                packet = opened.packet
+                verdicts = self._trust_of(packet.channel_id, opened.key_id).on_packet(opened, now_ns, path)
+                self.losses.on_packet(packet, opened.incarnation, opened.counter)
+            elif isinstance(opened, ReceivedSignature):
                 claimed = opened.claimed
                 trust = self._trust_of(claimed.channel_id, claimed.key_id)
                 verdicts = trust.on_signature(opened, now_ns, path, sender=arrival[2])
             else:
-                packet = opened.packet
-                verdicts = self._trust_of(packet.channel_id, opened.key_id).on_packet(opened, now_ns, path)
-                self.losses.on_packet(packet, opened.incarnation, opened.counter)
+                self._vouching.on_proof(opened, arrival[2], now_ns)
+                self._merge_released()
+                return True
         except PacketRefused as refused:
             self._counters.refuse(refused.reason)
             return False
@@ -216,12 +223,14 @@ class Channels:
                 self._counters.refuse(Refusal.FORGED, count)
             elif (trust := self._trusts.get(part.channel_id)) is None:
                 self._counters.refuse(Refusal.WRONG_CHANNEL, count)
-            elif isinstance(part, PacketSeries):
+            elif not isinstance(part, PacketSeries):
+                self._merge_replayed(trust, part, now_ns)
+            elif self._vouching.beliefs[part.channel_id].believes_series(part, now_ns):
                 trust.on_replayed_series(part)
                 self._merge_series(part, now_ns)
             else:
-                trust.on_replayed(part)
-                self._merge(part, now_ns)
+                for packet in part.packets:
+                    self._merge_replayed(trust, packet, now_ns)
 
     def on_replay_ended(self, request: RequestReplay, *, is_answered: bool) -> None:
         """The whole answer to a request has been passed in."""
@@ -290,26 +299,35 @@ class Channels:
         starts = grant.starts
         for trust in self._trusts.values():
             trust.announce(starts)
+        self._vouching.apply(grant, self.clock.now_ns)
+        self._merge_released()
+
+    def _judge(self, channel_id: int) -> None:
+        """Begin to judge what is heard on a channel."""
+        belief = self._vouching.add(channel_id)
+
+        def may_extend(packet: OutputPacket) -> bool:
+            return belief.may_extend(packet, self.clock.now_ns)
+
+        self._trusts[channel_id] = StreamTrust(channel_id, self._counters, self._verify, may_extend)
+        self._is_deadline_old = True
 
     def _add(self, channel_id: int, start_message_seq: int | None, session: int | None = None) -> None:
-        self._trusts[channel_id] = StreamTrust(channel_id, self._counters, self._verify)
-        self._is_deadline_old = True
+        self._judge(channel_id)
         self._mergers[channel_id] = SessionMerger(
             channel_id, session or self.grant.session, self._counters, self._merger_config, start_message_seq
         )
 
     def _continue(self, channel_id: int, session: int, point: ResumePoint) -> None:
         """Begin a channel where an earlier merge or a snapshot ended."""
-        self._trusts[channel_id] = StreamTrust(channel_id, self._counters, self._verify)
-        self._is_deadline_old = True
+        self._judge(channel_id)
         self._mergers[channel_id] = SessionMerger(
             channel_id, session, self._counters, self._merger_config, point.place.message_seq, point
         )
 
     def _begin(self, channel_id: int, at: Beginning) -> None:
         """Begin a channel where adapters located it, perhaps in a session that is over."""
-        self._trusts[channel_id] = StreamTrust(channel_id, self._counters, self._verify)
-        self._is_deadline_old = True
+        self._judge(channel_id)
         self._mergers[channel_id] = SessionMerger(
             channel_id, at.session, self._counters, self._merger_config, at.message_seq, former=at.former
         )
@@ -332,6 +350,7 @@ class Channels:
         self._mergers.pop(channel_id, None)
         self._is_deadline_old = True
         self._trusts.pop(channel_id, None)
+        self._vouching.remove(channel_id)
         self._snapshots.pop(channel_id, None)
         self._ended.discard(channel_id)
 
@@ -351,9 +370,29 @@ class Channels:
             self.ready.append(verdict)
 
     def _merge(self, packet: OutputPacket, now_ns: int) -> None:
-        self._perform(self._mergers[packet.channel_id].on_packet(packet, now_ns))
+        belief = self._vouching.beliefs[packet.channel_id]
+        believed = belief.believed(packet, now_ns)
+        if believed is not None:
+            self._perform(self._mergers[packet.channel_id].on_packet(believed, now_ns))
+        if belief.released:
+            self._merge_released()
         if self._snapshots:
             self._take_snapshots()
+
+    def _merge_replayed(self, trust: StreamTrust, packet: OutputPacket, now_ns: int) -> None:
+        believed = self._vouching.beliefs[packet.channel_id].believed(packet, now_ns)
+        if believed is not None:
+            trust.on_replayed(believed)
+            self._perform(self._mergers[packet.channel_id].on_packet(believed, now_ns))
+            if self._snapshots:
+                self._take_snapshots()
+
+    def _merge_released(self) -> None:
+        """Merge what was held until it could be believed."""
+        for channel_id, belief in self._vouching.beliefs.items():
+            released, belief.released = belief.released, []
+            for packet in released:
+                self._perform(self._mergers[channel_id].on_packet(packet, self.clock.now_ns))
 
     def _merge_series(self, series: PacketSeries, now_ns: int) -> None:
         self._perform(self._mergers[series.channel_id].on_series(series, now_ns))

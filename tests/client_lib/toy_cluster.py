@@ -41,6 +41,7 @@ from tandemfeed.feedcore.wire.output_packet import (
 )
 from tandemfeed.feedcore.wire.position import Run
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server
+from tandemfeed.transport.calls.server_proofs import epoch_statement, prove
 from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.call_context import caller_of
 from tandemfeed.transport.calls.serving.server import RpcServer, serve
@@ -49,6 +50,7 @@ from tandemfeed.transport.calls.tokens import Caller, TokenVerifier, binding, ke
 from tandemfeed.transport.multicast.sockets import Datagrams
 from tandemfeed.transport.multicast.zeromq import ZeromqSender
 from tandemfeed.transport.sealing.announced_starts import AnnouncedStart
+from tandemfeed.transport.sealing.epoch_proofs import encode_epoch_proof
 from tandemfeed.transport.sealing.sealing import Sealer
 from tandemfeed.transport.sealing.start_keys import SealingKey
 from tandemfeed.transport.unicast.admitted_clients import AdmittedClients
@@ -310,13 +312,21 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         )
 
     def send(self, *packets: OutputPacket) -> None:
-        """Journal and multicast packets."""
+        """Journal and multicast packets. Without another grant, an epoch is the first sender's."""
         for each in packets:
-            own = each._replace(adapter_id=self.adapter_id)
+            own = self._own(each)
+            if own.epoch > 1:  # the first one is in the grant
+                self.send_raw(self._cluster.epoch_proof(own.epoch))
             if own.runs:
                 self.journal.append(own)
             self.send_raw(self.sealer.seal(own, time.time_ns()))
         self.send_signature()
+
+    def _own(self, packet: OutputPacket) -> OutputPacket:
+        """A packet as this adapter sends it: only the owner of an epoch is its active."""
+        owner = self._cluster.owners.setdefault(packet.epoch, self.adapter_id)
+        flags = packet.flags if owner == self.adapter_id else packet.flags & ~OutputFlag.FROM_ACTIVE
+        return packet._replace(adapter_id=self.adapter_id, flags=flags)
 
     def send_signature(self) -> None:
         """Sign the packets sealed so far; a real adapter does so at least every 10 ms."""
@@ -324,7 +334,7 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
 
     def lose(self, *packets: OutputPacket) -> None:
         """Journal packets that the network loses."""
-        self.journal += [each._replace(adapter_id=self.adapter_id) for each in packets]
+        self.journal += map(self._own, packets)
 
     def send_raw(self, datagram: bytes) -> None:
         """Multicast these bytes, and send them to unicast clients."""
@@ -433,6 +443,7 @@ class ToyCluster:
     more_keys: list[SealingKey] = field(default_factory=list)
     is_revoked: bool = False
     session: int = SESSION
+    owners: dict[int, int] = field(default_factory=lambda: {1: 1})  # epoch -> the adapter that it was granted to
     datagrams: Datagrams = "zeromq"  # whose sockets the clients receive with
     model: tuple[str, bytes] = ("1", MESSAGE_MODEL)  # version and content
     admitted: AdmittedClients = field(default_factory=AdmittedClients)
@@ -492,7 +503,14 @@ class ToyCluster:
             adapters=[self.describe(adapter) for adapter in self.adapters],
             documents=[admin_pb2.Document(version=model, content=self.model[1])],
             active=admin_pb2.ActiveAdapter(adapter_id=1, epoch=1),
+            proof_keys=announced(self._token_key),
         )
+
+    def epoch_proof(self, epoch: int) -> bytes:
+        """The datagram with which adapters show whose epoch this is."""
+        owner = self.owners[epoch]
+        proof = prove(epoch_statement(FEED_ID, owner, epoch), self._token_key)
+        return encode_epoch_proof(FEED_ID, owner, epoch, proof)
 
     def admit(self, client_key: bytes) -> None:
         """Let a client connect to the adapters; a real admin server orders them to."""

@@ -74,6 +74,7 @@ _MERGE = Group(
             f"feedcore/merge/{name}.py"
             for name in (
                 "adapter_streams",
+                "belief",
                 "copies/comparison",
                 "copies/confirmation",
                 "gaps/declared_gaps",

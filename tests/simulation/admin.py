@@ -31,6 +31,7 @@ from tandemfeed.feedcore.replica.effects import AdapterEffect, RequestHandOver
 from tandemfeed.feedcore.replica.heard_adapters import unheard
 from tests.simulation.admin_parts import WORST, Attendance, change, deliver
 from tests.simulation.checkers.terms import PASSED
+from tests.simulation.client import Announced
 from tests.simulation.plan import MS, Plan
 from tests.simulation.proofs import ProofBook
 from tests.simulation.toy_feed import FIRST_SESSION
@@ -446,12 +447,20 @@ class AdminActor:
         if self.is_up and lease is self.lease:  # the same server
             self._announce_roles()
 
+    @property
+    def roles(self) -> tuple[int, int]:
+        """The active adapter (0: none) and the newest epoch."""
+        return max(self.lease.holder, 0), self.lease.epoch
+
     def _announce_roles(self) -> None:
-        active, epoch = max(self.lease.holder, 0), self.lease.epoch
+        active, epoch = self.roles
         group = frozenset(adapter.adapter_id for adapter in self._cluster.adapters)
         for attendance in self._attending.values():
             adapter = attendance.adapter
             self._send(adapter, partial(change, adapter, group, dict(self._registered), self.session), active, epoch)
+        for client in self._cluster.clients:
+            link = self._world.link(ADMIN, client.name)
+            self._world.call(link, client.on_announced, Announced(active, epoch, self.session))
 
     def _send(self, adapter: AdapterActor, order: Callable[..., list[AdapterEffect]], *arguments: object) -> None:
         message = (adapter, self._attending[adapter.adapter_id].life, order, arguments)

@@ -6,10 +6,12 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tandemfeed.client_lib.stream.trust.stream_trust import Distrusted, StreamTrust, Verdict
 from tandemfeed.feedcore.counters import CounterSet
+from tandemfeed.feedcore.merge.belief import Belief
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import (
     Deliver,
@@ -23,6 +25,7 @@ from tandemfeed.feedcore.merge.effects import (
 from tandemfeed.feedcore.merge.history.place import BEGINNING, ResumePoint
 from tandemfeed.feedcore.merge.sessions import FormerSession, SessionMerger
 from tandemfeed.feedcore.pause_free_clock import LOOK_EVERY_NS, MOMENT_NS, PAUSE_NS, PauseFreeClock
+from tandemfeed.feedcore.vouched_epochs import VouchedEpochs
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tandemfeed.feedcore.wire.output_packet import (
     RETRANSMISSION_BIT,
@@ -48,6 +51,17 @@ SOCKET_QUEUE_MAX = 200
 CLIENT_GRACE_NS = 3_000 * MS  # longer than the interval of the final heartbeats, which is one second
 SILENT_NS = 100 * MS  # how long nothing can have arrived from an adapter whose stream is stale
 UNCONFIRMED_NS = 600 * MS  # short enough to declare messages of a single adapter missing during the run
+
+
+class Announced(NamedTuple):
+    """What the admin server announces to a client."""
+
+    active: int
+    epoch: int
+    session: int
+
+
+Arrival: TypeAlias = "OutputPacket | Sealed | EpochProof | Announced"
 
 
 class ClientActor:
@@ -95,10 +109,12 @@ class ClientActor:
         # others. A common counter would send each kind to the same adapters if requests alternate.
         self._turns: Counter[tuple[int, bool]] = Counter()
         self._is_paused, self._paused_at_ns = False, 0
-        self._inbox: list[OutputPacket | Sealed] = []
+        self._inbox: list[Arrival] = []
         self._clock = PauseFreeClock(world.now_ns)
         self.verifies = own.verify
         self._trusts: dict[int, StreamTrust] = {}  # by channel
+        self._vouched = VouchedEpochs()
+        self._beliefs: dict[int, Belief] = {}  # by channel
         self._arrived_at_ns: dict[tuple[int, int], int] = {}  # by channel and adapter, at the socket
 
     @property
@@ -121,7 +137,7 @@ class ClientActor:
         """A datagram arrives at the socket of a client that checks signatures."""
         self._arrive(datagram)
 
-    def _arrive(self, datagram: OutputPacket | Sealed) -> None:
+    def _arrive(self, datagram: Arrival) -> None:
         if self._is_paused or self._inbox:
             if len(self._inbox) < SOCKET_QUEUE_MAX:
                 self._inbox.append(datagram)
@@ -141,6 +157,12 @@ class ClientActor:
 
     def on_proof(self, proof: EpochProof) -> None:
         """A datagram with the proof of an epoch arrives at the socket."""
+        if self._cluster.admin.proofs.is_genuine(proof):
+            self._arrive(proof)
+
+    def on_announced(self, announced: Announced) -> None:
+        """The admin server announces the active, its epoch, and the session by which it describes the feed."""
+        self._arrive(announced)
 
     def pause(self) -> None:
         """Pause, if it has started."""
@@ -180,10 +202,16 @@ class ClientActor:
             self.mergers[number] = SessionMerger(
                 number, session, self.counters[number], self._config, start_seq, former=former
             )
+            belief = self._beliefs[number] = Belief(self.counters[number], self._vouched, session)
             if self.verifies:
-                self._trusts[number] = StreamTrust(number, self.counters[number], self.verifies)
+                may_extend = partial(self._may_extend, belief)
+                self._trusts[number] = StreamTrust(number, self.counters[number], self.verifies, may_extend)
         self.announce()
         self._cluster.on_client_begun(self)
+        self._note_vouched(*self._cluster.admin.roles)
+
+    def _may_extend(self, belief: Belief, packet: OutputPacket) -> bool:
+        return belief.may_extend(packet, self.now_ns)
 
     def _former(self, channel: int, session: int) -> FormerSession:
         """A session that is over, from its first message, with what the adapters that are up tell of it."""
@@ -195,13 +223,21 @@ class ClientActor:
             self.unknown_ends.add((channel, session))
         return FormerSession(session, ResumePoint(BEGINNING, Lineage(), {}), tuple(heartbeats))
 
-    def _open(self, datagram: OutputPacket | Sealed) -> None:
+    def _open(self, datagram: Arrival) -> None:
         """Take a datagram, if it is believed now."""
         self._clock.look(self._world.now_ns)
         if not self.first_session:
             self._begin()
         if isinstance(datagram, OutputPacket):
             self._take(datagram)
+            return
+        if isinstance(datagram, EpochProof):
+            self._note_vouched(datagram.adapter_id, datagram.epoch)
+            return
+        if isinstance(datagram, Announced):
+            for belief in self._beliefs.values():
+                belief.on_described(datagram.session, self.now_ns)
+            self._note_vouched(datagram.active, datagram.epoch)
             return
         try:
             if isinstance(datagram, ReceivedPacket):
@@ -220,7 +256,27 @@ class ClientActor:
             raise Violation("trust", f"{self.name}: {verdict}, although no one forges")
         self._take(verdict)
 
+    def _note_vouched(self, adapter_id: int, epoch: int) -> None:
+        """The admin server says that it granted this epoch to this adapter."""
+        if self._vouched.vouch(epoch, adapter_id):
+            for belief in self._beliefs.values():
+                belief.on_vouched(self.now_ns)
+        self._take_released()
+
+    def _take_released(self) -> None:
+        for belief in self._beliefs.values():
+            if belief.released:
+                released, belief.released = belief.released, []
+                for packet in released:
+                    self._merge(packet)
+
     def _take(self, packet: OutputPacket) -> None:
+        believed = self._beliefs[packet.channel_id].believed(packet, self.now_ns)
+        self._take_released()
+        if believed is not None:
+            self._merge(believed)
+
+    def _merge(self, packet: OutputPacket) -> None:
         merger = self.mergers[packet.channel_id]
         if self._trusts and packet.flags & RETRANSMISSION_BIT:
             self._trusts[packet.channel_id].on_replayed(packet)
@@ -236,6 +292,10 @@ class ClientActor:
         self._clock.look(self._world.now_ns)
         if not self.first_session:
             self._begin()
+        if not self._beliefs[series.channel_id].believes_series(series, self.now_ns):
+            for packet in series.packets:
+                self._take(packet)
+            return
         if self._trusts:
             self._trusts[series.channel_id].on_replayed_series(series)
         for packet in series.packets:

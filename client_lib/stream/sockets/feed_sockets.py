@@ -28,8 +28,7 @@ from tandemfeed.client_lib.stream.sockets.united_grant import united
 from tandemfeed.feedcore.pause_free_clock import LOOK_EVERY_NS, PauseFreeClock
 from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.transport.multicast.groups import BadGroup
-from tandemfeed.transport.sealing.epoch_proofs import EpochProof
-from tandemfeed.transport.sealing.opening import ReceivedSignature, StreamOpener
+from tandemfeed.transport.sealing.opening import ReceivedPacket, ReceivedSignature, StreamOpener
 
 # Datagrams per group and turn: 2 to 4 ms of work. A turn in which a late line only repeats what was delivered must be
 # short, because on a busy machine it takes four times as long, and nothing is delivered meanwhile.
@@ -324,14 +323,16 @@ class FeedSockets:
                 for inbox in self._listeners.get(group, self._grants):
                     inbox.refuse(refused.reason)
                 continue
-            if isinstance(opened, EpochProof):
-                continue  # for the feed's adapters
+            arrival: Arrival
+            if isinstance(opened, ReceivedPacket):
+                channel_id, arrival = opened.packet.channel_id, (opened, group, "")
+            elif isinstance(opened, ReceivedSignature):
+                channel_id, arrival = opened.claimed.channel_id, (opened, group, receiver.last_sender)
+            else:  # of no channel
+                for inbox in self._listeners.get(group, self._grants):
+                    inbox.put((opened, group, receiver.last_sender))
+                continue
             is_heard = True
-            if isinstance(opened, ReceivedSignature):
-                channel_id, sender = opened.claimed.channel_id, receiver.last_sender
-            else:
-                channel_id, sender = opened.packet.channel_id, ""
-            arrival: Arrival = opened, group, sender
             for inbox in readers.get(channel_id, ()):
                 inbox.put(arrival)
         if is_heard and group:

@@ -15,10 +15,11 @@ from typing import TypeAlias
 
 from tandemfeed.client_lib.stream.sockets.transport_choice import UnicastChosen
 from tandemfeed.feedcore.wire.refusal import Refusal
+from tandemfeed.transport.sealing.epoch_proofs import EpochProof
 from tandemfeed.transport.sealing.opening import ReceivedPacket, ReceivedSignature
 
-# What was opened, the multicast group (empty: by unicast), and a signature's sender. A plain tuple, for speed.
-Arrival: TypeAlias = tuple[ReceivedPacket | ReceivedSignature, str, str]
+# What was opened, the multicast group (empty: by unicast), and the sender, except of packets. A plain tuple, for speed.
+Arrival: TypeAlias = tuple[ReceivedPacket | ReceivedSignature | EpochProof, str, str]
 
 
 class Inbox:

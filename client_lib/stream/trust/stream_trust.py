@@ -30,7 +30,7 @@ accused only of what contradicts its verified signatures, or of packets that kee
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple, TypeAlias
@@ -200,11 +200,18 @@ class StreamTrust:
     Args:
         counters: count refused packets.
         verify: the mode, see above.
+        may_extend: whether the numbers of a signed packet count, so that what is within them may precede its signature.
     """
 
-    def __init__(self, channel_id: int, counters: CounterSet, verify: VerifyMode) -> None:
+    def __init__(
+        self,
+        channel_id: int,
+        counters: CounterSet,
+        verify: VerifyMode,
+        may_extend: Callable[[OutputPacket], bool] = lambda _: True,
+    ) -> None:
         self._channel_id, self._counters = channel_id, counters
-        self._is_trusting = verify == "alarm"
+        self._is_trusting, self._may_extend = verify == "alarm", may_extend
         self._accepted, self._signed = Horizon(), Horizon()
         self._heard: dict[tuple[int, int], _KnownStart] = {}  # (adapter_id, incarnation)
 
@@ -364,6 +371,10 @@ class StreamTrust:
             return False
         return self._accepted.is_continued_by(packet) and self._signed.is_near(packet)
 
+    def _extend_by_signed(self, packet: OutputPacket) -> None:
+        if self._may_extend(packet):
+            self._extend_both(packet)
+
     def _extend_both(self, packet: OutputPacket) -> None:
         self._accepted.extend(packet)
         self._signed.extend(packet)
@@ -377,7 +388,7 @@ class StreamTrust:
         if listed != heard.digest:
             raise PacketRefused(Refusal.FORGED, f"packet {counter} differs from the one that its adapter signed")
         del stream.missed[counter]
-        self._extend_both(packet)
+        self._extend_by_signed(packet)
         return [packet]
 
     def _settle(self, stream: _KnownStart, counter: int, listed: bytes) -> Iterator[Verdict]:
@@ -393,7 +404,7 @@ class StreamTrust:
             stream.missed[counter] = listed
             return
         packet = waiting.heard.packet
-        self._extend_both(packet)
+        self._extend_by_signed(packet)
         if packet.flags & HEARTBEAT_BIT:
             stream.said = _said_by(packet)
         yield packet

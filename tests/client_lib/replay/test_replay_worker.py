@@ -67,6 +67,7 @@ def test_the_next_adapter_is_asked_when_one_does_not_answer_properly(cluster: To
         subscription = subscribe_and_hear_all(cluster, client)
         b.lose(packet(1, 1, 5))
         b.send(packet(6, 6, 5))
+        a.send(heartbeat(11))
         items = collect(subscription, has_messages(10))
         assert message_seqs(items) == list(range(1, 11))
         assert not any(isinstance(item, Gap) for item in items)
@@ -79,6 +80,7 @@ def test_an_adapter_that_has_to_wait_is_waited_for_if_no_other_can_be_asked(clus
         subscription = subscribe_and_hear_all(cluster, client)
         b.lose(packet(1, 1, 5))
         b.send(packet(6, 6, 5))
+        a.send(heartbeat(11))
         assert message_seqs(collect(subscription, has_messages(10))) == list(range(1, 11))
         assert b.replay_calls <= 2  # once while another one could be asked
 
@@ -91,6 +93,7 @@ def test_an_adapter_that_failed_is_skipped_for_a_while(cluster: ToyCluster) -> N
         for at in range(20):  # each packet is lost and requested separately
             b.lose(packet(1 + 10 * at, 1 + 10 * at, 5))
             b.send(packet(6 + 10 * at, 6 + 10 * at, 5))
+            a.send(heartbeat(11 + 10 * at))
             assert message_seqs(collect(subscription, has_messages(10)))[-1] == 10 + 10 * at
         assert b.replay_calls >= 20
         assert a.replay_calls <= 5

@@ -118,6 +118,7 @@ def test_replay_uses_the_next_adapter_when_one_is_gone(cluster: ToyCluster) -> N
         subscription = subscribe_and_hear_all(cluster, client)
         b.lose(packet(1, 1, 5))
         b.send(packet(6, 6, 5))
+        a.send(heartbeat(11))
         assert message_seqs(collect(subscription, has_messages(10))) == list(range(1, 11))
 
 
@@ -311,6 +312,7 @@ def test_old_packets_sent_again_to_a_new_subscription_are_refused(cluster: ToyCl
         for datagram in old:
             a.send_raw(datagram)
         b.send(packet(101, 101, 5))
+        a.send(heartbeat(106))
         items = collect(subscription, has_messages(5))
         assert message_seqs(items) == list(range(101, 106))
         drain(cluster, subscription)
@@ -431,8 +433,14 @@ def test_the_messages_of_a_batch_have_their_source_sequence_numbers(cluster: Toy
     a, _ = cluster.adapters
     with cluster.connect() as client:
         subscription = subscribe_and_hear_all(cluster, client)
-        a.send(packet(1, 11, 3))
-        batch = next(item for item in collect(subscription, has_messages(3)) if isinstance(item, Batch))
+        run = Run(1, 1, 1, 1, 1, 10, 0)
+        a.send(packet(1, 1, 10)._replace(message_count=0, runs=(run,), payload=encode_runs((run,))))
+        of_later_input = packet(1, 11, 3)
+        run = of_later_input.runs[0]._replace(first_input_seq=11)
+        a.send(of_later_input._replace(first_input_seq=11, runs=(run,)))
+        batch = next(
+            item for item in collect(subscription, has_messages(3)) if isinstance(item, Batch) and item.message_count
+        )
         messages = list(batch.messages())
         assert [(each.origin.message_seq, each.origin.source_seq) for each in messages] == [(1, 11), (2, 12), (3, 13)]
         assert messages[0].number == 1_000_011
