@@ -51,6 +51,7 @@ DEFINITIONS = {
     "spark_feed/contributions/records.py": "decisions of a contribution gateway",
     "spark_feed/sending/publication.py": "its log, beside the source journal",
     "transport/calls/notices/layout.py": "death notices and grant notices",
+    "transport/calls/server_proofs.py": "statements that the admin server signs",
     "transport/unicast/wire.py": "the topic in front of a unicast datagram",
     "transport/unicast/listener.py": "the kernel's structs sock_filter and sock_fprog",
     "transport/scheduling.py": "the kernel's struct sched_attr",

@@ -15,7 +15,7 @@ from pathlib import Path
 from tandemfeed.runtime import durable
 
 LOG_SUFFIX = "-wal"
-LOG_HEADER_SIZE, FRAME_HEADER_SIZE = 32, 24  # https://www.sqlite.org/fileformat2.html#walformat
+LOG_HEADER_SIZE, FRAME_HEADER_SIZE = 32, 24  # SQLite, "WAL-mode File Format"
 
 
 def make_durable(path: Path, page_size: int) -> None:
