@@ -68,7 +68,7 @@ def free_lock(folder: Path, *, even_alive: bool = False) -> LockWasFree | LockFr
                 try:
                     _chain(folder, control, keeper).recover()
                 finally:
-                    control.unlock()
+                    control.release()  # that of a failed journal stays taken
                 return LockFreed(holder)
         finally:
             keeper.close()

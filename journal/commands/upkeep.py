@@ -64,11 +64,11 @@ def add_to(subcommands: Any) -> None:
 
 
 def run_unlock(arguments: argparse.Namespace, streams: Streams) -> int:
-    """Exit status 0 if the lock is free now, 1 if it is held."""
+    """Exit status 0 if the lock is free now, 1 if it is held or the journal has failed."""
     require_journal(arguments.folder, is_changed=True)
     _check_key(arguments)
     with JournalFiles(arguments.folder) as files:
-        appenders = files.appenders()
+        appenders, has_failed = files.appenders(), files.has_failed
     for each in appenders:
         streams.say(f"process {each.pid} has the journal open for appending")
     if not appenders:
@@ -88,7 +88,13 @@ def run_unlock(arguments: argparse.Namespace, streams: Streams) -> int:
             state = "is alive" if holder.is_alive else "is dead"
             streams.say(f"the lock was held by process {holder.pid or 'unknown'}, which {state}; it is free now")
         case _:
-            streams.say("the lock is free")
+            streams.say("the lock is free" if not has_failed else "no process holds the lock")
+    if has_failed:
+        streams.note(
+            f"tandemfeed journal unlock: {arguments.folder}: the disk refused a flush, so no process may append; check "
+            "the disk, then open the journal for appending again, which writes again what may be lost"
+        )
+        return EXIT_HELD
     return 0
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from tandemfeed.journal import Journal, JournalFailed, Retention, Tailer, Upkeep
 from tandemfeed.journal.append import durability
+from tandemfeed.journal.commands.cli import main
 from tandemfeed.journal.format.block import blocks_in
 from tandemfeed.journal.format.control import Control
 from tandemfeed.journal.format.layout import (
@@ -384,6 +385,24 @@ def test_retention_that_the_disk_refuses_makes_the_next_sync_write_again(tmp_pat
         journal.close()
     found = recovered(image)
     assert found == records[-len(found) :]
+
+
+def test_the_commands_say_that_a_journal_has_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    with losing_disk(folder, tmp_path / "kept", FailsAt(1, matching=".tfj")):
+        journal = opened(folder)
+        journal.append(b"readable")
+        with pytest.raises(JournalFailed):
+            journal.close()
+    assert main(["info", str(folder)]) == 1
+    assert "the disk refused a flush" in capsys.readouterr().out
+    assert main(["unlock", str(folder)]) == 1
+    assert "open the journal for appending again" in capsys.readouterr().err
+    opened(folder).close()
+    assert main(["info", str(folder)]) == 0
+    assert main(["unlock", str(folder)]) == 0
+    assert records_of(folder) == [b"readable"]
 
 
 # ---- a real disk ----
