@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,9 @@ def test_listing_the_commands_imports_no_component() -> None:
     listed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for package in ("adapter", "admin_server", "client_lib", "spark_feed", "pyspark", "grpc"):
         assert f"'{package}'" not in listed
+
+
+def test_no_two_test_modules_have_the_same_name() -> None:
+    """pytest imports them by name alone: the second of two would not be collected, although each runs by itself."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []

@@ -174,7 +174,9 @@ def test_a_grant_is_sent_as_a_notice_too(server: AdminServer) -> None:
     ordered = backup.await_order("lease_granted").lease_granted
     (noticed,) = received(receiver)  # it is there before the order
     assert ordered.epoch == epoch + 1
-    assert noticed == GrantNotice(incarnation, ordered.epoch, ordered.ttl_ns, ordered.report_id)
+    assert noticed == GrantNotice(
+        incarnation, ordered.epoch, ordered.ttl_ns, ordered.report_id, epoch_proof=ordered.epoch_proof
+    )
     receiver.close()
     backup.vanish()
 

@@ -42,9 +42,11 @@ SHELLS: tuple[Shell, ...] = (
         "adapter/reporting",
         "registry report_sender orders guard lifeline fitness stream_keys",
         "tests/adapter/reporting",
-        "tests/adapter/test_reconnecting.py",
+        "tests/adapter/test_adapter_reconnects.py",
     ),
-    *_shells("adapter/peers", "peer_link peer_calls", "tests/adapter/peers", "tests/adapter/test_reconnecting.py"),
+    *_shells(
+        "adapter/peers", "peer_link peer_calls", "tests/adapter/peers", "tests/adapter/test_adapter_reconnects.py"
+    ),
     *_shells("adapter", "mailbox", "tests/adapter/test_mailbox.py"),
     *_shells(
         "adapter",

@@ -18,7 +18,7 @@ from tandemfeed.admin_server.audit.chain import encode_fields
 from tandemfeed.admin_server.audit.files import audit_files
 from tandemfeed.admin_server.audit.log_file import DAY_NS, FILE_SIZE_MAX, LogFile
 from tandemfeed.admin_server.audit.verification import verify
-from tests.failing_calls import CASES, failing_calls
+from tests.failing_calls_here import CASES, failing_calls
 from tests.losing_disk import FailsAt, LosingDisk, losing_disk
 
 EVENTS = [f"event {number}" for number in range(8)]

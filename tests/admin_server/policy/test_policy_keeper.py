@@ -17,7 +17,7 @@ from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.settings import load_cluster
 from tests.admin_server.cluster_files import POLICY, write_settings
 from tests.admin_server.conftest import EndedProcess
-from tests.failing_calls import failing_calls
+from tests.failing_calls_here import failing_calls
 
 SECOND, HOUR = 1_000_000_000, 3_600_000_000_000
 NOON = int(datetime(2026, 11, 28, 12, tzinfo=UTC).timestamp()) * SECOND

@@ -23,7 +23,7 @@ from tandemfeed.admin_server.records.lease_records import (
 from tandemfeed.admin_server.records.notes import NOTES, FeedNotes, Notes, read_notes
 from tandemfeed.admin_server.records.restored_backups import sign_of_restored_folder
 from tandemfeed.admin_server.records.store import Store
-from tests.failing_calls import CASES, failing_calls
+from tests.failing_calls_here import CASES, failing_calls
 from tests.losing_disk import FailsAt, LosingDisk, losing_disk
 
 
