@@ -14,7 +14,9 @@ import errno
 import fcntl
 import mmap
 import os
+import struct
 import threading
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +26,8 @@ PRIVATE_FILE = 0o600  # what we store is for the process's user only, like keys
 PRIVATE_FOLDER = 0o700
 PAGE = 4_096
 NOT_TRIED = (errno.EACCES, errno.EMFILE, errno.ENFILE, errno.ENOENT)  # the file could not be opened
+CRC = struct.Struct("<I")  # of everything after it in the copy of what is written again
+PIECE_HEAD = struct.Struct("<QQ")  # offset and size of a piece, which follows
 PIECE = 32 << 20  # the kernel caches a file in aligned units; each is in one window of `rewrite`
 
 
@@ -246,7 +250,7 @@ def remove_file(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def rewrite(path: Path, start: int = 0, *more: tuple[int, int], end: int | None = None) -> None:
+def rewrite(path: Path, start: int = 0, *more: tuple[int, int], end: int | None = None, copied: bool = False) -> None:
     """Write a file's bytes again, and flush them: after a failed flush, which marked them clean.
 
     No process may write to these pages meanwhile; they may be mapped. A last page that is not whole must have been
@@ -255,6 +259,8 @@ def rewrite(path: Path, start: int = 0, *more: tuple[int, int], end: int | None 
     Args:
         start, end: which bytes, extended to whole pages. Without an end: up to the file's end.
         more: further ranges, start and end.
+        copied: keep a copy of the bytes beside the file meanwhile, which `restore_interrupted` reads. Otherwise, if
+            this process is killed while the disk refuses, the bytes may be gone that could be read before.
 
     Raises:
         FlushFailed: the disk still refuses.
@@ -264,26 +270,81 @@ def rewrite(path: Path, start: int = 0, *more: tuple[int, int], end: int | None 
         size = os.fstat(descriptor).st_size
         for window in range(0, size, PIECE):
             ranges = ((start, size if end is None else end), *more)
-            _rewrite_window(descriptor, window, min(window + PIECE, size), ranges)
+            pieces = _pieces_between(descriptor, window, min(window + PIECE, size), ranges)
+            if copied and pieces:
+                _copy_pieces(path, pieces)
+            _rewrite_pieces(descriptor, pieces)
     except OSError as failed:
         raise FlushFailed(path, failed) from failed
     else:
         flush(descriptor, path)
     finally:
         os.close(descriptor)
+    if copied:
+        remove_file(_copy_of(path))  # durably: an old copy must not come back
 
 
-def _rewrite_window(descriptor: int, begin: int, end: int, ranges: tuple[tuple[int, int], ...]) -> None:
-    """Write again what of the ranges is between two offsets.
+def restore_interrupted(path: Path) -> None:
+    """Make what a process had begun to write again, and did not finish, readable again. Not flushed.
 
-    Reads all of it first: a write past the page cache drops cached pages around it too, which may be all there is.
+    Call it before anything changes the file, and then write it again.
+
+    Raises:
+        OSError
     """
+    copy = _copy_of(path)
+    if not copy.exists():
+        return
+    content = copy.read_bytes()
+    (crc,) = CRC.unpack_from(content.ljust(CRC.size, b"\0"))
+    if zlib.crc32(content[CRC.size :]) != crc:
+        return  # not completed, so nothing was written past the cache yet
+    descriptor, place = os.open(path, os.O_RDWR | os.O_CLOEXEC), CRC.size
+    try:
+        while place < len(content):
+            offset, size = PIECE_HEAD.unpack_from(content, place)
+            place += PIECE_HEAD.size
+            _write_at(descriptor, offset, content[place : place + size])
+            place += size
+    finally:
+        os.close(descriptor)
+
+
+def _copy_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.again")
+
+
+def _copy_pieces(path: Path, pieces: list[tuple[int, bytes]]) -> None:
+    """Flushed, so that a disk that refuses writes is noticed before the cached pages are dropped."""
+    content = b"".join(PIECE_HEAD.pack(offset, len(data)) + data for offset, data in pieces)
+    descriptor = os.open(_copy_of(path), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        write_all(descriptor, CRC.pack(zlib.crc32(content)) + content)
+        flush(descriptor, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(_copy_of(path))
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _pieces_between(
+    descriptor: int, begin: int, end: int, ranges: tuple[tuple[int, int], ...]
+) -> list[tuple[int, bytes]]:
+    """What of the ranges is between two offsets, with its offsets."""
     pieces: list[tuple[int, bytes]] = []
     for start, stop in ranges:
         offset, stop = max(start - start % PAGE, begin), min(-(-stop // PAGE) * PAGE, end)
         while offset < stop and (data := os.pread(descriptor, stop - offset, offset)):
             pieces.append((offset, data))
             offset += len(data)
+    return pieces
+
+
+def _rewrite_pieces(descriptor: int, pieces: list[tuple[int, bytes]]) -> None:
+    """Write pieces again. All of them were read before the first is written: a write past the page cache drops cached
+    pages around it too, which may be all there is."""
     try:
         for offset, data in pieces:
             DISK.rewrite(descriptor, offset, data)

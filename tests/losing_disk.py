@@ -42,6 +42,7 @@ class LosingDisk(durable.Disk):
         self.root, self._kept, self.fault = root.resolve(), kept, fault
         self._former = durable.Disk()
         self.flushes: list[Path] = []  # of this process, in order
+        self.stored_to = ""  # how the names of files end to whose mapped pages a process stores before each flush
         kept.mkdir(parents=True, exist_ok=True)
         for folder, _, names in os.walk(self.root):
             self._keep_names(Path(folder))
@@ -60,6 +61,8 @@ class LosingDisk(durable.Disk):
                 self._forget_unflushed(Path(f"/proc/self/fd/{descriptor}"))
             raise
         with self._alone():
+            if self.stored_to and path.name.endswith(self.stored_to):
+                self._set_lost(Path(f"/proc/self/fd/{descriptor}"), {})
             self._keep_content(Path(f"/proc/self/fd/{descriptor}"))
         self.flushes.append(path)
 

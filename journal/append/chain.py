@@ -138,6 +138,7 @@ class BlockChain:
         Args:
             was_clean: the last appender closed cleanly, so nothing can be after the end.
         """
+        self.durability.restore_interrupted()
         names = blocks_in(self._folder)
         durable_ordinal, _ = self._control.durable_until()
         if not was_clean:

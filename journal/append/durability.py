@@ -156,6 +156,12 @@ class Durability:
     def _mark(self) -> Path:
         return self._folder / FAILED_NAME
 
+    def restore_interrupted(self) -> None:
+        """Before recovery: what a process that died while it wrote again had taken out of the page cache."""
+        if self._control.word(IS_FAILED):
+            for name in self._after(self._control.durable_until()[0]):
+                durable.restore_interrupted(name.path)
+
     def write_again(self, current: Block) -> None:
         """Write everything after the durable place again. The caller holds both locks and has recovered the journal.
 
@@ -175,7 +181,7 @@ class Durability:
             stop = end if block is current else tail[0] if tail is not None else header.data_end
             start = durable_end if name.ordinal == former else DATA_OFFSET
             pages = (start, min(stop + LINK_SIZE, header.data_end)), (header.state_offset, header.block_size)
-            durable.rewrite(name.path, 0, *pages, end=DATA_OFFSET)
+            durable.rewrite(name.path, 0, *pages, end=DATA_OFFSET, copied=True)
         current.write_checkpoint(end, sequence, at_ns)
         self._flush_names()
         control.set_durable(current.ordinal, end)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tandemfeed.journal import JournalError, Upkeep
+from tandemfeed.journal.format.layout import CONTROL_NAME
 from tandemfeed.runtime import durable
 from tests.crash.face_cases import left_out
 from tests.crash.journal_cases import KEY, append_some, judge, open_journal
@@ -162,6 +163,7 @@ def losses_case(folder: Path, seed: int) -> str:
     for _ in range(source.choice((1, 2, 2, 3))):
         victims = Victims(seed, acknowledged)
         with losing_disk(root, folder / f"kept {power_failures}") as disk:
+            disk.stored_to = CONTROL_NAME  # the same values too, which only the kernel sees
             for _ in range(source.choice((1, 1, 2, 3))):
                 for _ in range(source.choice((1, 1, 2))):
                     victims.start(root / "journal", life, drawn_fault(source))

@@ -507,3 +507,55 @@ def test_a_file_has_the_mode_that_was_asked_for_whatever_the_umask(folder: Path)
     finally:
         os.umask(former)
     assert [(folder / name).stat().st_mode & 0o777 for name in ("shared", "private")] == [0o660, 0o600]
+
+
+def test_a_rewrite_that_was_interrupted_leaves_a_copy_from_which_it_is_restored(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed process may have dropped the only copy from the page cache, while the disk refused to take it."""
+    path, content = folder / "data", os.urandom(20_000)
+    path.write_bytes(content)
+
+    class Killed(BaseException):
+        pass
+
+    def drop(descriptor: int, offset: int, data: bytes) -> None:
+        os.pwrite(descriptor, bytes(len(data)), offset)
+        raise Killed
+
+    with losing_disk(folder, tmp_path / "kept") as disk:
+        monkeypatch.setattr(disk, "rewrite", drop)
+        with pytest.raises(Killed):
+            durable.rewrite(path, 0, (12_000, 13_000), end=4_096, copied=True)
+        assert path.read_bytes() != content
+        durable.restore_interrupted(path)
+        assert path.read_bytes() == content
+        monkeypatch.undo()
+        durable.DISK = disk
+        durable.rewrite(path, copied=True)
+        assert path.read_bytes() == content
+        durable.restore_interrupted(path)
+        image = disk.image(tmp_path / "image")
+    assert [each.name for each in folder.iterdir()] == [each.name for each in image.iterdir()] == ["data"]
+    assert (image / "data").read_bytes() == content
+
+
+def test_a_disk_that_refuses_the_copy_leaves_the_page_cache_as_it_is(folder: Path, tmp_path: Path) -> None:
+    path = folder / "data"
+    path.write_bytes(bytes(range(256)) * 64)
+    with losing_disk(folder, tmp_path / "kept", FailsAt(1)) as disk:
+        rewritten: list[int] = []
+        disk.rewrite = lambda descriptor, offset, data: rewritten.append(offset)  # type: ignore[method-assign]
+        with pytest.raises(FlushFailed):
+            durable.rewrite(path, copied=True)
+    assert not rewritten
+    assert [each.name for each in folder.iterdir()] == ["data"]
+
+
+def test_a_copy_that_was_not_completed_is_not_restored(folder: Path) -> None:
+    path = folder / "data"
+    path.write_bytes(b"a" * 8_192)
+    for torn in (b"", b"\1\2", b"\1\2\3\4" + b"b" * 100):
+        (folder / ".data.again").write_bytes(torn)
+        durable.restore_interrupted(path)
+        assert path.read_bytes() == b"a" * 8_192
