@@ -12,8 +12,9 @@ import os
 import stat
 from pathlib import Path
 
+from tandemfeed.journal.errors import JournalFailed
 from tandemfeed.journal.format.access import GROUP_FOLDER, PRIVATE, Access
-from tandemfeed.runtime.durable import make_folder
+from tandemfeed.runtime.durable import FlushFailed, make_folder
 
 PRIVATE_UMASK, SHARED_UMASK = 0o077, 0o007
 
@@ -41,6 +42,19 @@ def make(folder: Path, group: str | None = None) -> Access:
     if group is not None:
         Access.of_group(group).give(folder, is_folder=True)
     return access_in(folder)
+
+
+def make_for_journal(folder: Path, group: str | None = None) -> Access:
+    """The same for a folder of journals, with their error if the disk refuses to be flushed.
+
+    Raises:
+        ReadOnly: it cannot be given to the group. JournalFailed: its name may not be on the disk. OSError: it cannot be
+            created.
+    """
+    try:
+        return make(folder, group)
+    except FlushFailed as failed:
+        raise JournalFailed(str(failed)) from failed
 
 
 def restrict(group: str | None) -> None:

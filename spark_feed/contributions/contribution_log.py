@@ -25,7 +25,7 @@ from tandemfeed.spark_feed.contributions.records import Kind, StreamPlace, ended
 from tandemfeed.spark_feed.contributions.recovery import Carried, first_segments, recover
 from tandemfeed.spark_feed.journaling.presence import Presence
 from tandemfeed.spark_feed.journaling.records import BLOCK_SIZE
-from tandemfeed.spark_feed.sharing import make
+from tandemfeed.spark_feed.sharing import make_for_journal
 
 LOG_NAME = "log"
 
@@ -114,7 +114,7 @@ class ContributionLog:
     ) -> None:
         drop_unbegun(folder)
         books = {stream_id: ContributionBook(limits) for stream_id in places}
-        group_id = make(folder).group_id
+        group_id = make_for_journal(folder).group_id
         self._journal = Journal.open(log_folder(folder), block_size=BLOCK_SIZE, exclusive=True, group=group_id)
         self._turn_index: int | None = None
         self.end_index, self.on_appended = 0, _nothing

@@ -28,7 +28,7 @@ from tandemfeed.spark_feed.journaling.records import (
     plan_document,
 )
 from tandemfeed.spark_feed.journaling.stream_appender import Appended, Continuation
-from tandemfeed.spark_feed.sharing import make
+from tandemfeed.spark_feed.sharing import make_for_journal
 
 
 class CommitLog:
@@ -48,7 +48,7 @@ class CommitLog:
         self.folder, self.plan = journal, plan
         self.last_commit = Commit(0, 0, {stream_id: StreamEnd() for stream_id in plan.feed.source_stream_ids})
         self.is_ended = False
-        group_id = make(journal, group).group_id
+        group_id = make_for_journal(journal, group).group_id
         self._log = Journal.open(commits_folder(journal), block_size=BLOCK_SIZE, exclusive=True, group=group_id)
         try:
             self._presence = Presence(self._log.folder)
