@@ -1,7 +1,7 @@
 """Which epochs of a feed a receiver may believe, and whose they are (docs/protocol.md clause 6.11).
 
-Only the admin server grants epochs. So an epoch is believed only when the server has vouched for it: in what it tells
-this process itself, or in its signed proof that an adapter holds the epoch, which any adapter may pass on. What a
+Only the admin server grants epochs. So an epoch is believed only when the server has vouched for it: in a message to
+this process, or in its signed proof that an adapter holds the epoch, which any adapter may pass on. What a
 packet or another adapter's report says of its own epoch is a claim.
 
 An epoch up to the newest vouched one is believed even if this process never heard of it, because a later lineage

@@ -1,6 +1,6 @@
 """The start of threads: each has a name, what it runs, and what its unexpected end means.
 
-A thread that dies of an exception must not leave a process that looks healthy. So whoever starts one says what follows:
+A thread that dies of an exception must not leave a process that looks healthy. So its starter says what follows:
 the end of the process, a report in its health, or a call that passes the failure to whom it concerns.
 """
 

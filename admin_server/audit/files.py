@@ -2,7 +2,7 @@
 
 The log is written to `audit.jsonl`. A full or old file is renamed to `audit-NUMBER.jsonl`, after its first entry, and
 the chain continues in the next one. No file is ever deleted here; a chain whose oldest files were moved away begins
-later. Whoever reads it meets every file once, even if the log continues in the next one meanwhile.
+later. A reader meets every file once, even if the log continues in the next one meanwhile.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Belief:
         session: by which the admin server describes the feed.
 
     Attributes:
-        released: packets that were held and count now, in order of arrival. Whoever merges takes them, after each call.
+        released: packets that were held and count now, in order of arrival. The caller takes them after each call.
     """
 
     def __init__(self, counters: CounterSet, vouched: VouchedEpochs, session: int) -> None:

@@ -1,4 +1,4 @@
-"""Which other adapters' multicast this adapter hears: what tells a broken link from a dead process. Pure.
+"""Which other adapters' multicast this adapter hears, which distinguishes a broken link from a dead process. Pure.
 
 An adapter whose packets reach no other adapter looks healthy by its calls, which go another way. A silence counts only
 while the other adapter says that it transmits, and only while this adapter attends to its own sockets: a pause of this

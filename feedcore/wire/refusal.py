@@ -23,7 +23,7 @@ class Refusal(Enum):
     FORGED = "forged"  # the seal does not open: not made by a holder of the key, or replayed as another adapter's
     REPLAYED = "replayed"  # a nonce that was seen before, or is too old to check
     UNANNOUNCED = "unannounced"  # sealed by a start of an adapter that the admin server has not announced
-    UNVOUCHED = "unvouched"  # an epoch, a session or a role that nobody who may grant it vouches for
+    UNVOUCHED = "unvouched"  # an epoch, a session or a role without proof from a party that may grant it
     UNTAGGED = "untagged"  # the decision tag is invalid: no adapter of the feed made the packet
     OUT_OF_WINDOW = "out_of_window"  # a packet counter far beyond what its adapter has signed
     UNSIGNED = "unsigned"  # its adapter's signature did not cover it in time

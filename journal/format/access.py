@@ -1,7 +1,7 @@
 """Who may read and write a journal's files: its owner alone, or also a group.
 
-A journal's files have the mode and group of its control file, and its folders those of its folder. So whoever may
-change these decides for every file made later. Files that exist are never changed.
+A journal's files have the mode and group of its control file, and its folders those of its folder. So a user who
+may change these decides for every file made later. Files that exist are never changed.
 """
 
 from __future__ import annotations

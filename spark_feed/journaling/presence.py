@@ -1,7 +1,7 @@
 """Notices that the folder of an open journal was removed, replaced or hidden by another file system.
 
 Appends and flushes of the open files succeed all the same, and everything in them is gone with the last process that
-has them open. So whoever acknowledges records asks first.
+has them open. So a writer checks before it acknowledges records.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ subscribe = ["demo.#"]
 contribute = ["demo.#"]
 """
 CLIENTS = ("stranger", "reader", "contributor")
-# Whoever has no token may call these: they are limited by address, and for all callers without a token together.
+# Callers without a token may call these: they are limited by address, and for all callers without a token together.
 PUBLIC = {each.call for each in expectations() if each.caller == "nobody" and each.code is None}
 
 

@@ -1,6 +1,6 @@
 """What a server and its callers do on a host whose clock is set by an hour, back and forth. Run by `test_clock_steps`.
 
-Everything is done at once after each step: nothing may be refused or stand still until the clock has caught up.
+Everything is done immediately after each step: nothing may be refused or stand still until the clock has caught up.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ FOR_EVER_MS = 600_000
 
 @contextmanager
 def records_held(server: AdminServer) -> Iterator[None]:
-    """Another connection has the records and does not end; whoever needs them waits for it."""
+    """Another connection has the records and does not end; what needs them waits for it."""
     path = server.folder.path / "leases.sqlite"
     server.brokers["equities"]._records._database._connection.execute(  # type: ignore[attr-defined]
         f"PRAGMA busy_timeout={FOR_EVER_MS}"
@@ -53,7 +53,7 @@ def slow_disk(server: AdminServer) -> Iterator[None]:
 
 @contextmanager
 def renewing(adapter: Adapter, epoch: int) -> Iterator[Callable[[], None]]:
-    """An active adapter that renews its lease until it is told to be silent."""
+    """An active adapter that renews its lease until the test silences it."""
     silenced = threading.Event()
 
     def renew() -> None:

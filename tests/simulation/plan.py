@@ -242,8 +242,8 @@ class Plan:
 
     @property
     def has_lone_pauses(self) -> bool:
-        """True if processes are paused one at a time, and nothing else happens: then nobody but a paused process can
-        have given a reason to be judged."""
+        """True if processes are paused one at a time, and nothing else happens: then only a paused process can have
+        given a reason to be judged."""
         if not all(fault.kind in PAUSES for fault in self.faults) or self.weather.loss or self.journal_gaps:
             return False
         if self.weather.delay_span_ns > MS or self.weather.replay_loss:

@@ -31,7 +31,7 @@ def set_clock(offset_s: int, environment: Mapping[str, str] = os.environ) -> Non
     """Set the clock of the host to this many seconds ahead of the real one."""
     path = environment[OFFSET]
     descriptor = os.open(path, os.O_WRONLY)
-    os.pwrite(descriptor, struct.pack("<q", offset_s * 1_000_000_000), 0)  # at once: others read it all the time
+    os.pwrite(descriptor, struct.pack("<q", offset_s * 1_000_000_000), 0)  # whole: others read it meanwhile
     os.close(descriptor)
 
 

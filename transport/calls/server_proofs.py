@@ -1,6 +1,6 @@
 """What the admin server signs so that others can pass it on: proof that the server, and not its bearer, says it.
 
-The server signs with the key that signs tokens (Ed25519), so whoever accepts its tokens can check its proofs. What a
+The server signs with the key that signs tokens (Ed25519), so a party that knows it can check its proofs. What a
 proof says is not in it: the receiver rebuilds the statement from what the bearer claims, and the signature fits only if
 the server said just that. Each kind of statement begins with words of its own, so no signature serves two purposes, nor
 can it be taken for a token's.

@@ -76,7 +76,7 @@ def watch(socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
 
 
 def close_watched(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes] | None) -> None:
-    """Close a socket and its monitor, whoever else still has a reference to them: a traceback, for example.
+    """Close a socket and its monitor, also if something still refers to them, such as a traceback.
 
     An open socket would keep its context from ending.
     """

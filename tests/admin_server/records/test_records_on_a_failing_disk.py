@@ -83,7 +83,7 @@ def device(tmp_path: Path) -> Iterator[FailingDevice]:
         yield made
 
 
-@pytest.mark.parametrize("restarts", [False, True], ids=["it goes on", "it is killed and started again"])
+@pytest.mark.parametrize("restarts", [False, True], ids=["it continues", "it is killed and started again"])
 def test_what_was_acknowledged_before_and_after_the_disk_refused_writes_is_there_after_a_power_failure(
     device: FailingDevice, *, restarts: bool
 ) -> None:

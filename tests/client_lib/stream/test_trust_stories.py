@@ -15,7 +15,7 @@ WEATHERS = {
         loss=0.02, jitter_ns=5 * MS, reader_pause=0.05, burst_max=40, busy=0.2
     ),
     "lists that are cut": Weather(reader_pause=0.1, adapter_pause=0.001, burst_max=60, digest_count_max=28, busy=0.2),
-    "everything at once": Weather(
+    "everything together": Weather(
         loss=0.1,
         duplication=0.1,
         jitter_ns=35 * MS,

@@ -1,4 +1,4 @@
-"""Checks that nobody is judged for a pause of the judge's own process (docs/protocol.md clause 11).
+"""Checks that no process is judged for a pause of the judge's own process (docs/protocol.md clause 11).
 
 It checks only plans in which processes are paused one at a time and nothing else happens (`Plan.has_lone_pauses`): then
 an active that is taken for silent must really transmit nothing, and a holder whose term passes must have been paused.

@@ -230,7 +230,7 @@ class Simulation:
             self.server_ran_ns += span_ns
 
     def pause_one(self, chance: random.Random) -> None:
-        """Pause one side alone for a while: a pause of any length must be nobody else's deed."""
+        """Pause one side alone for a while: a pause of any length must not be held against others."""
         if self.pause_ends_at_ns:
             if self.now_ns >= self.pause_ends_at_ns:
                 self.resume()

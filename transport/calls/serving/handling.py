@@ -43,7 +43,7 @@ class CallHandling(grpc.GenericRpcHandler):
 
     Args:
         gates: called in this order, on the loop; a gate refuses a call by its `abort`.
-        on_refused: called in a thread for each call that ends with a status other than OK, before the caller is told.
+        on_refused: called in a thread for each call that ends with a status other than OK, before its answer.
         unavailable: exceptions of handlers that mean UNAVAILABLE, with their text.
         settle: awaited before each reply of a handler that replies once; what it raises ends the call.
         limits: by service, of each identity, where they differ from those of `limits`.

@@ -61,7 +61,7 @@ def of_subscribers(client_count_max: int) -> CallLimits:
 
 
 class Refusal(NamedTuple):
-    """Attributes: text: why; pause_ns: how long to wait before the caller is told."""
+    """Attributes: text: why; pause_ns: how long to wait before the caller receives the refusal."""
 
     text: str
     pause_ns: int
