@@ -8,10 +8,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from hypothesis import settings
 
+from tandemfeed.deploy.cluster.small_disk import own_mounts
 from tandemfeed.deploy.isolation import enter_isolated_network
 
 pytest_plugins = ["tests.interruption"]
@@ -20,6 +22,8 @@ os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="tandemfeed-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 # Must run at import, before any thread or child process starts.
 ISOLATION = enter_isolated_network()
+with suppress(OSError):  # so that the disks of a test that is killed do not stay mounted
+    own_mounts()
 
 # A test must not fail because the machine is busy; benchmarks/ measures speed.
 settings.register_profile("untimed", settings.get_profile(settings.get_current_profile_name()), deadline=None)

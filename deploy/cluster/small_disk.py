@@ -27,13 +27,26 @@ def mount_small_disk(folder: Path, size: int) -> None:
         OSError: the system does not allow it.
     """
     make_folder(folder)
-    libc = ctypes.CDLL(None, use_errno=True)
-    _check(libc.unshare(CLONE_NEWNS), "making a mount namespace")
-    _check(libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None), "making mounts private")
+    own_mounts()
     _check(
-        libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, f"size={size},mode={PRIVATE_FOLDER:o}".encode()),
+        _libc().mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, f"size={size},mode={PRIVATE_FOLDER:o}".encode()),
         f"mounting {folder}",
     )
+
+
+def own_mounts() -> None:
+    """From now on, what this process mounts is mounted for it and its children only, and disappears with them, however
+    they end. The process must have only one thread.
+
+    Raises:
+        OSError: the system does not allow it.
+    """
+    _check(_libc().unshare(CLONE_NEWNS), "making a mount namespace")
+    _check(_libc().mount(None, b"/", None, MS_REC | MS_PRIVATE, None), "making mounts private")
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def _check(status: int, what: str) -> None:

@@ -13,11 +13,13 @@ import traceback
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tandemfeed.deploy.cluster.small_disk import own_mounts
 from tests.crash.face_cases import cases as face_cases
 from tests.crash.face_cases import left_out
 from tests.crash.journal_cases import CASES
@@ -62,6 +64,12 @@ def run_chunk(seeds: Sequence[int], kinds: Sequence[str]) -> list[tuple[int, str
     return results
 
 
+def _own_mounts() -> None:
+    """What a killed case had mounted must not stay."""
+    with suppress(OSError):  # then cases with disks of their own are skipped
+        own_mounts()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run cases; returns 1 if any fails."""
     known = list(all_cases())
@@ -80,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with (
         Progress(*columns, disable=not sys.stderr.isatty()) as bar,
-        ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool,
+        ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn"), initializer=_own_mounts) as pool,
     ):
         task = bar.add_task("crashing", total=len(seeds))
         for finished in as_completed([pool.submit(run_chunk, chunk, kinds) for chunk in chunks]):
