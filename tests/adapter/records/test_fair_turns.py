@@ -1,4 +1,4 @@
-"""Turns among identities: none waits for all that another has waiting, and one that leaves costs nothing."""
+"""Turns among identities: none waits for all that another has waiting, and a call that ends early costs nothing."""
 
 from __future__ import annotations
 

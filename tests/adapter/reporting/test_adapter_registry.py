@@ -123,7 +123,7 @@ def test_only_the_first_registration_replaces_another_process(admin: AdminByHand
     adapter.registry.stop()
 
 
-def test_an_adapter_that_another_process_replaced_is_told_why_and_registers_no_more(
+def test_an_adapter_that_another_process_replaced_learns_why_and_registers_no_more(
     admin: AdminByHand, stop: StopSignal
 ) -> None:
     replaced: list[str] = []
@@ -199,7 +199,7 @@ def test_of_several_servers_one_that_does_not_answer_is_passed_over_and_the_one_
         adapter.registry.stop()
 
 
-def test_a_refused_token_is_renewed_without_a_pause_and_without_a_word(
+def test_a_refused_token_is_renewed_without_a_pause_and_without_a_warning(
     admin: AdminByHand, stop: StopSignal, caplog: pytest.LogCaptureFixture
 ) -> None:
     adapter = adapter_of(admin)
