@@ -28,8 +28,6 @@ THREADS_TO_MOVE = {
     "client_lib/replay/silence_watch.py",
     "client_lib/replay/worker.py",
     "client_lib/stream/sockets/feed_sockets.py",
-    # journal
-    "journal/persistent_queue/upkeep.py",
 }
 
 # Modules that still flush, replace or rename files by themselves.
@@ -39,10 +37,7 @@ WRITES_TO_MOVE = {
     # client_lib
     "client_lib/reading/cursor.py",
     # journal
-    "journal/persistent_queue/blocks/members.py",
-    "journal/persistent_queue/opening.py",
     "journal/persistent_queue/recovery.py",
-    "journal/replication/follower/follower_journal.py",
     # spark_feed
 }
 

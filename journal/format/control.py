@@ -170,6 +170,10 @@ class Control:
         """Change a word."""
         store_word(self.address + place, value)
 
+    def words(self) -> memoryview:
+        """All words, for code that changes them too often for compiled calls. Release it before the file is closed."""
+        return memoryview(self._map).cast("Q")
+
     def flush(self) -> None:
         """Flush the words to the disk.
 

@@ -59,6 +59,7 @@ ORDINAL, END, NEXT_SEQUENCE, LAST_AT = 4_160, 4_168, 4_176, 4_184  # written und
 VISIBLE = 4_224  # tailers read below this index; 0: everything
 IS_CLEAN = 4_288  # 1: the last appender closed cleanly
 FLUSHER = 4_352  # 0, or the slot of the appender that flushes; if it died, the flush may have failed
+STATES_FLUSHER = 4_360  # the same for a queue's state areas, which other threads flush
 DURABLE, DURABLE_END = (
     4_416,
     4_424,

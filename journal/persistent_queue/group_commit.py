@@ -4,8 +4,10 @@ No separate thread commits: the last caller to arrive leads the group, so that n
 callers to expect is estimated from the last flush; a group waits for them up to a time limit. The callers of a finished
 group wake each other in a chain, because each needs the interpreter lock before it can do anything.
 
+After a failure no group is written any more: the next flush would succeed although data is lost.
+
 Invariant: a request taken before `write` is called gets a result or an error after it returns; and while requests wait
-without a leader, exactly one of their threads waits with a time limit.
+without a leader, exactly one of their threads waits with a time limit, or `refuse_waiting` will be called.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 from tandemfeed.journal.errors import JournalError
-from tandemfeed.journal.persistent_queue.errors import QueueFailed
 
 SEGMENT_BYTES_MAX = 1 << 20  # a larger group is written in several segments
 
@@ -66,6 +67,7 @@ class GroupCommit:
         size_max: requests in a group.
         delay_s: the maximum time that a group waits for more callers.
         call_helper: makes another thread call `commit`, for requests without a waiting thread.
+        on_failure: called when `write` raises; it must call `fail`.
         prepare_thread: called once in each thread, on its first call.
     """
 
@@ -75,12 +77,14 @@ class GroupCommit:
         size_max: int,
         delay_s: float,
         call_helper: Callable[[], None],
+        on_failure: Callable[[BaseException], object],
         prepare_thread: Callable[[], None] = lambda: None,
     ) -> None:
         self._write = write
         self._size_max = size_max
         self._delay_s = delay_s
         self._call_helper = call_helper
+        self._on_failure = on_failure
         self._mutex = threading.Lock()
         self._local = _Local(prepare_thread)
         self._waiting: list[CommitRequest] = []
@@ -101,7 +105,7 @@ class GroupCommit:
         """
         request, group, is_timed = CommitRequest(items, self._local.lock), None, False
         with self._mutex:
-            self._require_whole()
+            self.require_whole()
             self._waiting.append(request)
             self._thread_count += 1
             if not self._is_busy:
@@ -127,7 +131,7 @@ class GroupCommit:
         request.future = Future()
         request.future.set_running_or_notify_cancel()  # from here on it cannot be cancelled
         with self._mutex:
-            self._require_whole()
+            self.require_whole()
             self._waiting.append(request)
             is_first = not self._is_busy and len(self._waiting) == 1
         if is_first:
@@ -139,10 +143,20 @@ class GroupCommit:
         """Number of requests whose group has not begun."""
         return len(self._waiting)
 
-    def fail(self, reason: BaseException) -> None:
-        """Accept no more callers: it is unknown what is on the disk."""
-        self.failure = QueueFailed(f"a write to the disk failed ({reason!r}): open the queue again")
-        self.failure.__cause__ = reason
+    def fail(self, failure: JournalError) -> None:
+        """Accept no more callers: it is unknown what is on the disk. Call `refuse_waiting` after it.
+
+        Only stores the failure: the caller may hold locks.
+        """
+        self.failure = self.failure or failure
+
+    def refuse_waiting(self) -> None:
+        """After a failure: raise it for all requests whose group has not begun."""
+        with self._mutex:
+            if self._is_busy:
+                return  # its leader will do it
+            self._is_busy = True
+        self._finish([], None)
 
     def close(self, reason: JournalError) -> None:
         """Make everything durable, then accept no more callers."""
@@ -153,7 +167,8 @@ class GroupCommit:
                     self.failure = reason
                     return
 
-    def _require_whole(self) -> None:
+    def require_whole(self) -> None:
+        """Raise the failure, if there is one."""
         if self.failure is not None:
             raise type(self.failure)(str(self.failure)) from self.failure
 
@@ -197,9 +212,11 @@ class GroupCommit:
 
     def _lead(self, group: list[CommitRequest], own: CommitRequest) -> None:
         try:
+            self.require_whole()
             self._write(group)
         except BaseException as reason:
-            self.fail(reason)
+            self._on_failure(reason)
+            assert self.failure is not None
             for request in group:
                 request.error = request.error or self.failure
             self._finish(group, own)
@@ -208,11 +225,11 @@ class GroupCommit:
         else:
             self._finish(group, own)
 
-    def _finish(self, group: list[CommitRequest], own: CommitRequest) -> None:
+    def _finish(self, group: list[CommitRequest], own: CommitRequest | None) -> None:
         first: CommitRequest | None = None
         gatherer: CommitRequest | None = None
         with self._mutex:
-            self.group_count += 1
+            self.group_count += bool(group)
             self._is_busy = False
             if self.failure is not None:
                 for request in self._waiting:

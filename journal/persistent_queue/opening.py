@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from pathlib import Path
 
 from tandemfeed.journal.errors import ForeignFile, SettingsDiffer
+from tandemfeed.journal.format.access import Access
 from tandemfeed.journal.format.block import blocks_in
 from tandemfeed.journal.format.control import Control, Settings
-from tandemfeed.journal.format.filesystem import make_folder, sync_folder
+from tandemfeed.journal.format.filesystem import make_folder
 from tandemfeed.journal.format.layout import BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, CONTROL_NAME
 from tandemfeed.journal.persistent_queue.blocks.segments import state_size_for
 
 FACE = "queue"
 
 
-def open_control(path: Path, block_size: int) -> Control:
-    """Create the queue's control file if needed, check it, and lock the queue for this process.
+def open_control(path: Path, block_size: int, group: str | int | None) -> Control:
+    """Create the queue's control file if needed, durably, check it, and lock the queue for this process.
 
     Raises:
-        ValueError: the block size is out of range.
+        ValueError: the block size is out of range, or there is no such group.
         JournalLocked, SettingsDiffer, ForeignFile, NewerFormat, BlockCorrupt, ReadOnly, NetworkFileSystem: nothing was
             changed.
     """
@@ -28,16 +28,15 @@ def open_control(path: Path, block_size: int) -> Control:
         raise ValueError(f"block_size is {block_size}; use whole pages, {BLOCK_SIZE_MIN} to {BLOCK_SIZE_MAX} bytes")
     # A queue never rolls by time; the roll cycle only lets a Tailer read the queue's blocks.
     wanted = Settings("DAILY", 0, "UTC", block_size, state_size_for(block_size), "", FACE)
-    make_folder(path)
+    access = Access.of_group(group)
+    make_folder(path, access)
     if not (path / CONTROL_NAME).exists():
         if strangers := blocks_in(path):
             hint = "restore that file, or move this one"
             raise ForeignFile(f"{strangers[0].path}: a block file without {CONTROL_NAME}; {hint}")
-        Control.create(path, wanted)
-        with (path / CONTROL_NAME).open("rb") as file:  # before any block: a block without it has no owner
-            os.fsync(file.fileno())
-        sync_folder(path)
-        sync_folder(path.parent)
+        if group is not None:
+            access.give(path, is_folder=True)
+        Control.create(path, wanted, access)  # durable before any block: a block without it has no owner
     control = Control(path / CONTROL_NAME, writable=True)
     try:
         _check_settings(path, wanted, control.settings)

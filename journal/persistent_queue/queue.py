@@ -21,13 +21,16 @@ from typing import Self
 
 from tandemfeed.journal.compiled.compile_report import journal_compilation_reported
 from tandemfeed.journal.errors import JournalClosed, JournalError
-from tandemfeed.journal.format.block import remove_spares
+from tandemfeed.journal.format.access import Access
+from tandemfeed.journal.format.block import Block, remove_spares
 from tandemfeed.journal.format.control import Control
-from tandemfeed.journal.format.layout import BLOCK_SIZE_DEFAULT, IS_CLEAN
+from tandemfeed.journal.format.layout import BLOCK_SIZE_DEFAULT
 from tandemfeed.journal.persistent_queue.blocks.catalogue import Catalogue
 from tandemfeed.journal.persistent_queue.blocks.log import QueueLog
 from tandemfeed.journal.persistent_queue.blocks.members import join
 from tandemfeed.journal.persistent_queue.blocks.spares import Spares
+from tandemfeed.journal.persistent_queue.durability import QueueDurability
+from tandemfeed.journal.persistent_queue.errors import QueueFailed
 from tandemfeed.journal.persistent_queue.group_commit import CommitRequest, GroupCommit, batches
 from tandemfeed.journal.persistent_queue.items.item_registry import ItemRegistry
 from tandemfeed.journal.persistent_queue.items.item_state import AlreadyCancelled, Cancelled, CancelResult
@@ -36,6 +39,7 @@ from tandemfeed.journal.persistent_queue.recovery import recover
 from tandemfeed.journal.persistent_queue.scheduling import keep_policy, use_batch_policy
 from tandemfeed.journal.persistent_queue.statistics import QueueStatistics
 from tandemfeed.journal.persistent_queue.upkeep import Checkpointer, Upkeep
+from tandemfeed.runtime.durable import FlushFailed
 
 GROUP_SIZE_MAX = 1_024  # puts in a group: with more, the first would wait for the last to be copied
 GROUP_DELAY_S = 0.000_1  # about one flush: waiting longer costs more than larger groups gain
@@ -67,31 +71,41 @@ class PersistentQueue:
         self.folder = folders[0]
         self._control = control
         self._closed = ""
+        self._is_recovered = False
+        self._durability = QueueDurability(control)
         states = threading.Lock()
-        self._catalogue = Catalogue(control.journal_id)
+        self._catalogue = Catalogue(control.journal_id, self._flush_unmapped)
         for folder in folders:
             remove_spares(folder)
+        self._durability.make_durable(folders, control.journal_id)
+        self._durability.begin_recovery()
         found = recover(folders, self._catalogue, control.journal_id)
-        self._spares = Spares(folders, control.settings.block_size)
+        self._spares = Spares(folders, control.settings.block_size, Access.of_journal(self.folder))
         self._registry = ItemRegistry(self._catalogue, states, in_flight_max)
         self._log = QueueLog(
-            control, self._catalogue, states, self._spares,
+            control, self._catalogue, states, self._spares, self._durability,
             blocks_max=blocks_max, reclaim=self._reclaim, clock_ns=clock_ns,
         )  # fmt: skip
-        self._checkpointer = Checkpointer(self._log, self._catalogue, self._registry, self._spares, states)
+        self._checkpointer = Checkpointer(
+            self._log, self._catalogue, self._registry, self._spares, self._durability, states
+        )
         prepare = use_batch_policy if batch_scheduling else keep_policy
-        self._groups = GroupCommit(self._write, group_size_max, group_delay_s, self._call_committer, prepare)
+        self._groups = GroupCommit(
+            self._write, group_size_max, group_delay_s, self._call_committer, self._fail, prepare
+        )
         self._upkeep = Upkeep(
-            self._log, self._checkpointer, self._spares, self._commit_if_needed, self._groups.fail,
+            self._log, self._checkpointer, self._spares, self._commit_if_needed, self._fail,
+            lambda: self._groups.failure is not None, self._release_waiting,
             interval_s=checkpoint_interval_s, interval_items=checkpoint_interval_items,
         )  # fmt: skip
-        control.set_word(IS_CLEAN, 0)
         self._log.start(found.position, is_ended=found.is_ended, next_ordinal=found.next_ordinal)
         self._registry.advance(self._log.durable)
         self._checkpointer.checkpoint()
+        self._durability.end_recovery()
         self._first_id = self._registry.durable_id
         self._replayed_count = found.replayed_count
         self._recovery_s = time.perf_counter() - began
+        self._is_recovered = True
         self._upkeep.start()
         _open_queues.add(self)
 
@@ -110,6 +124,7 @@ class PersistentQueue:
         blocks_max: int | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         batch_scheduling: bool = True,
+        group: str | int | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> Self:
         """Open a queue, creating it if needed, and recover.
@@ -127,12 +142,15 @@ class PersistentQueue:
             in_flight_max: the maximum number of items in flight.
             batch_scheduling: give threads that put the scheduler's batch policy permanently, which allows 50 % more
                 puts per second (see scheduling.py); False keeps their policy.
+            group: name or id of a group whose members may use the new queue too; otherwise only the owner may. An
+                existing queue keeps its modes.
             clock_ns: wall-clock time, stored with each group.
 
         Raises:
             JournalLocked, SettingsDiffer, PathMissing, ForeignFile, NewerFormat, BlockCorrupt: nothing was lost; the
                 text says what to do.
             DiskFull, ReadOnly, NetworkFileSystem: the same.
+            QueueFailed, JournalFailed: the disk refuses a flush; nothing was lost.
             ValueError: an argument is invalid.
         """
         if blocks_max is not None and blocks_max < 2:
@@ -142,7 +160,7 @@ class PersistentQueue:
         if group_delay_s < 0 or checkpoint_interval_s <= 0:
             raise ValueError("group_delay_s must not be negative, and checkpoint_interval_s must be positive")
         folder, more_folders = Path(path), [Path(each) for each in more_paths]
-        control = open_control(folder, block_size)
+        control = open_control(folder, block_size, group)
         try:
             return cls(
                 join(folder, more_folders, control.journal_id), control, group_size_max=group_size_max,
@@ -150,9 +168,11 @@ class PersistentQueue:
                 checkpoint_interval_items=checkpoint_interval_items, blocks_max=blocks_max,
                 in_flight_max=in_flight_max, batch_scheduling=batch_scheduling, clock_ns=clock_ns,
             )  # fmt: skip
-        except BaseException:
+        except BaseException as refused:
             control.unlock()
             control.close()
+            if isinstance(refused, OSError):
+                raise QueueFailed(f"{folder}: cannot be opened: {refused}") from refused
             raise
 
     def put(self, item: bytes) -> int:
@@ -301,8 +321,11 @@ class PersistentQueue:
         """Write a checkpoint, and recycle the blocks that this allows."""
         self._require_open()
         self._groups.commit()
-        self._checkpointer.checkpoint()
-        self._checkpointer.recycle()
+        try:
+            self._checkpointer.checkpoint()
+            self._checkpointer.recycle()
+        except OSError as reason:
+            raise self._fail(reason) from reason
 
     def statistics(self) -> QueueStatistics:
         """A snapshot of the queue's statistics."""
@@ -334,7 +357,9 @@ class PersistentQueue:
             if self._groups.failure is None:
                 self._groups.close(JournalClosed(self._closed))
                 self._checkpointer.checkpoint()
-                self._control.set_word(IS_CLEAN, 1)  # for inspection only; recovery does not use it
+                self._durability.mark_clean()
+        except OSError as reason:
+            raise self._fail(reason) from reason
         finally:
             self._shut()
 
@@ -347,11 +372,38 @@ class PersistentQueue:
     def _require_open(self) -> None:
         if self._closed:
             raise JournalClosed(self._closed)
+        self._groups.require_whole()
+
+    def _fail(self, reason: BaseException) -> QueueFailed:
+        """Fail, whoever saw the reason; returns the error. The caller may hold locks."""
+        failure = QueueFailed(
+            f"{self.folder}: the disk refused a write or a flush ({reason}); close the queue, check the disk, and open "
+            "the queue again, which writes again what may be lost"
+        )
+        failure.__cause__ = reason
+        self._groups.fail(failure)
+        self._durability.fail()
+        self._upkeep.wake()
+        return failure
+
+    def _release_waiting(self) -> None:
+        assert self._groups.failure is not None
+        self._registry.close(self._groups.failure)
+        self._groups.refuse_waiting()
+
+    def _flush_unmapped(self, block: Block) -> None:
+        try:
+            self._durability.flush_states([block])
+        except FlushFailed as reason:
+            if not self._is_recovered:
+                raise
+            raise self._fail(reason) from reason
 
     def _shut(self) -> None:
         self._registry.close(JournalClosed(self._closed))
         self._spares.close()
         self._catalogue.close()
+        self._durability.close()
         self._control.unlock()
         self._control.close()
         _open_queues.discard(self)

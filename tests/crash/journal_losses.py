@@ -22,8 +22,8 @@ from typing import Any
 from tandemfeed.journal import JournalError, Upkeep
 from tandemfeed.journal.format.layout import CONTROL_NAME
 from tandemfeed.runtime import durable
-from tests.crash.face_cases import left_out
 from tests.crash.journal_cases import KEY, append_some, judge, open_journal
+from tests.crash.power_cases import left_out
 from tests.failing_device import MB, FailingDevice
 from tests.losing_disk import FailsAt, Fault, LosingDisk, losing_disk
 

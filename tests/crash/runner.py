@@ -21,9 +21,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tandemfeed.deploy.cluster.small_disk import own_mounts
 from tests.crash.face_cases import cases as face_cases
-from tests.crash.face_cases import left_out
 from tests.crash.journal_cases import CASES
 from tests.crash.journal_losses import cases as losses_cases
+from tests.crash.power_cases import left_out
 
 CHUNK = 20
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from uuid import UUID
@@ -45,10 +45,12 @@ class Catalogue:
 
     Args:
         queue_id: the queue to which every block must belong.
+        flush: flushes the states of a block that is unmapped; raises if that fails.
     """
 
-    def __init__(self, queue_id: UUID) -> None:
+    def __init__(self, queue_id: UUID, flush: Callable[[Block], None]) -> None:
         self._queue_id = queue_id
+        self._flush = flush
         self.blocks: list[QueueBlock] = []
         self._mapped: OrderedDict[int, Block] = OrderedDict()
         self._changed: dict[int, Block] = {}
@@ -121,4 +123,4 @@ class Catalogue:
         if len(self._mapped) > OPEN_MAX:
             other, gone = self._mapped.popitem(last=False)
             if self._changed.pop(other, None) is not None:
-                gone.flush()
+                self._flush(gone)

@@ -17,7 +17,6 @@ from tandemfeed.journal.compiled.kernels import add_index_entry
 from tandemfeed.journal.errors import DiskFull, RecordTooLong
 from tandemfeed.journal.format.block import Block, begin
 from tandemfeed.journal.format.control import Control
-from tandemfeed.journal.format.filesystem import sync_folder
 from tandemfeed.journal.format.layout import (
     BLOCK_SIZE_MAX,
     DATA_OFFSET,
@@ -36,7 +35,9 @@ from tandemfeed.journal.format.layout import (
 from tandemfeed.journal.persistent_queue.blocks.catalogue import Catalogue, QueueBlock
 from tandemfeed.journal.persistent_queue.blocks.segments import Changes, items_body, segment, state_size_for
 from tandemfeed.journal.persistent_queue.blocks.spares import Spares
+from tandemfeed.journal.persistent_queue.durability import QueueDurability
 from tandemfeed.journal.persistent_queue.errors import QueueFull
+from tandemfeed.runtime.durable import sync_folder
 
 SEQUENCE_BITS = 40  # of an index, if a Tailer reads the block: a cycle has room for 10 ** 12 items
 
@@ -55,6 +56,7 @@ class QueueLog:
 
     Args:
         states: the queue's lock for states.
+        durability: learns what is flushed, and what is about to be.
         blocks_max: None for no limit.
         reclaim: recycles blocks without active items, if there are any.
         clock_ns: wall-clock time.
@@ -66,6 +68,7 @@ class QueueLog:
         catalogue: Catalogue,
         states: threading.Lock,
         spares: Spares,
+        durability: QueueDurability,
         *,
         blocks_max: int | None,
         reclaim: Callable[[], None],
@@ -76,6 +79,7 @@ class QueueLog:
         self._catalogue = catalogue
         self._states = states
         self._spares = spares
+        self._durability = durability
         self._blocks_max = blocks_max
         self._reclaim = reclaim
         self._clock_ns = clock_ns
@@ -125,8 +129,13 @@ class QueueLog:
         return True
 
     def flush(self) -> None:
-        """Flush everything written to the disk."""
+        """Flush everything written to the disk.
+
+        Raises:
+            FlushFailed: do not call it again; the next flush would succeed although the data is lost.
+        """
         position, blocks, folders = self._position, self._unflushed, self._unflushed_folders
+        self._durability.begin_log(position.block.ordinal, position.end)
         for block in blocks:
             block.flush()
         position.block.flush()
@@ -134,6 +143,7 @@ class QueueLog:
             sync_folder(folder)
         if blocks or folders:
             self._unflushed, self._unflushed_folders = [], set()
+        self._durability.end_log(position.block.ordinal, position.end)
         self.durable = position
 
     @property

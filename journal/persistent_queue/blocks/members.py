@@ -7,16 +7,18 @@ marker is written before the list, so after a crash between the two the next ope
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 from uuid import UUID
 
 from tandemfeed.journal.errors import BlockCorrupt, ForeignFile, ReadOnly
+from tandemfeed.journal.format.access import Access
 from tandemfeed.journal.format.block import blocks_in
-from tandemfeed.journal.format.filesystem import make_folder, sync_folder
+from tandemfeed.journal.format.filesystem import make_folder
 from tandemfeed.journal.format.layout import CONTROL_NAME
 from tandemfeed.journal.persistent_queue.errors import PathMissing
+from tandemfeed.runtime.durable import FlushFailed, replace_file, sync_folder
 
 LIST_NAME = "paths.json"
 MARKER_NAME = "queue-path.json"
@@ -28,9 +30,10 @@ def join(main: Path, more_paths: Sequence[Path], queue_id: UUID) -> list[Path]:
     Raises:
         PathMissing: a folder of this queue was not given; the text names it.
         ForeignFile: a folder belongs to another journal.
+        FlushFailed: the disk refuses; the next opening tries again.
         ReadOnly, NetworkFileSystem, BlockCorrupt.
     """
-    known = _read_list(main)
+    known, access = _read_list(main), Access.of_journal(main)
     numbered: dict[int, Path] = {}
     strangers = []
     for folder in more_paths:
@@ -48,11 +51,13 @@ def join(main: Path, more_paths: Sequence[Path], queue_id: UUID) -> list[Path]:
         )
     for folder in strangers:
         number = max([0, *known, *numbered]) + 1
-        _take_in(folder, queue_id, number)
+        _take_in(folder, queue_id, number, access)
         numbered[number] = folder
     listed = {number: str(folder.resolve()) for number, folder in numbered.items()}
     if listed != known:
-        _write(main / LIST_NAME, {str(number): path for number, path in sorted(listed.items())})
+        for folder in numbered.values():  # a process that wrote its marker may have died before it flushed the name
+            sync_folder(folder)
+        _write(main / LIST_NAME, {str(number): path for number, path in sorted(listed.items())}, access)
     return [main, *(numbered[number] for number in sorted(numbered))]
 
 
@@ -81,22 +86,23 @@ def _number_of(folder: Path, queue_id: UUID) -> int | None:
     return number
 
 
-def _take_in(folder: Path, queue_id: UUID, number: int) -> None:
-    make_folder(folder)
+def _take_in(folder: Path, queue_id: UUID, number: int, access: Access) -> None:
+    make_folder(folder, access)
     if (folder / CONTROL_NAME).exists() or blocks_in(folder):
         raise ForeignFile(f"{folder}: contains a journal; give another folder")
-    _write(folder / MARKER_NAME, {"queue": str(queue_id), "number": number})
+    _write(folder / MARKER_NAME, {"queue": str(queue_id), "number": number}, access)
 
 
-def _write(path: Path, fields: object) -> None:
+def _write(path: Path, fields: object, access: Access) -> None:
     """Write a file atomically and durably."""
-    draft = path.with_name(f".{path.name}.draft")
+
+    def write(file: BinaryIO) -> None:
+        access.give(file.fileno())
+        file.write(json.dumps(fields).encode())
+
     try:
-        with draft.open("w") as file:
-            json.dump(fields, file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        sync_folder(path.parent)
+        replace_file(path, write)
+    except FlushFailed:
+        raise
     except OSError as refused:
         raise ReadOnly(f"{path}: {refused.strerror}; give a writable folder with free space") from None

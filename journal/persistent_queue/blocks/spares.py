@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tandemfeed.journal.errors import DiskFull
+from tandemfeed.journal.format.access import Access
 from tandemfeed.journal.format.block import SPARE_SUFFIX, Block, make_spare, recycle
 
 LOG = logging.getLogger("tandemfeed.journal")
@@ -23,11 +24,13 @@ class Spares:
     Args:
         folders: in turn order.
         block_size: of every spare, in bytes.
+        access: who may read and write them.
     """
 
-    def __init__(self, folders: Sequence[Path], block_size: int) -> None:
+    def __init__(self, folders: Sequence[Path], block_size: int, access: Access) -> None:
         self._folders = folders
         self._block_size = block_size
+        self._access = access
         self._ready: dict[Path, list[Block]] = {folder: [] for folder in folders}
         self._lock = threading.Lock()
         self._next_turn = 0
@@ -40,7 +43,7 @@ class Spares:
             if not any(self._ready.values()):
                 try:
                     folder = self._in_turn(max(turn, self._next_turn))[0]
-                    self._ready[folder].append(_make(folder, self._block_size))
+                    self._ready[folder].append(self._make(folder, self._block_size))
                 except DiskFull as full:
                     LOG.warning("could not make a block ahead of time: %s", full)
 
@@ -62,7 +65,7 @@ class Spares:
         reasons = []
         for folder in self._in_turn(turn):
             try:
-                return _make(folder, block_size)
+                return self._make(folder, block_size)
             except DiskFull as full:
                 reasons.append(str(full))
         raise DiskFull("; ".join(reasons))
@@ -86,6 +89,10 @@ class Spares:
                     spare.path.unlink(missing_ok=True)
                 ready.clear()
 
+    def _make(self, folder: Path, block_size: int) -> Block:
+        # Flushed: otherwise the first group in it would wait for the whole block to reach the disk.
+        return make_spare(_name(folder), block_size, access=self._access, flushed=True)
+
     def _in_turn(self, turn: int) -> list[Path]:
         start = turn % len(self._folders)
         return [*self._folders[start:], *self._folders[:start]]
@@ -93,8 +100,3 @@ class Spares:
 
 def _name(folder: Path) -> Path:
     return folder / f".{os.getpid()}-{next(_numbers)}{SPARE_SUFFIX}"
-
-
-def _make(folder: Path, block_size: int) -> Block:
-    # Flushed: otherwise the first group in it would wait for the whole block to reach the disk.
-    return make_spare(_name(folder), block_size, flushed=True)

@@ -20,7 +20,7 @@ from typing import Any, Self
 import zmq
 
 from tandemfeed.journal.append.keeper import Upkeep
-from tandemfeed.journal.errors import DiskFull, Diverged, JournalError, JournalLocked
+from tandemfeed.journal.errors import DiskFull, Diverged, JournalError, JournalFailed, JournalLocked
 from tandemfeed.journal.replication.effects import (
     Append,
     Connect,
@@ -87,7 +87,7 @@ class ReplicationFollower:
         durable: acknowledge after sync, not just after append.
         adopt: follow with an existing journal that has no leader yet, if its records are the leader's.
         upkeep: retention, compression and so on of the follower's journal.
-        group: of a new journal, as of `Journal.open`.
+        group: name or id of a group whose members may read the follower's new journal; otherwise only the owner may.
         chance: returns a random number in [0, 1).
         clock_ns: monotonic time. Call `wake` after moving it: the thread may be waiting for a deadline.
     """
@@ -282,9 +282,11 @@ class ReplicationFollower:
                 self._effects.extend(self._core.on_disconnected(text, self._clock_ns()))
             except (JournalError, OSError, ValueError) as failed:
                 self._effects.clear()
+                if not isinstance(failed, DiskFull):
+                    self._journal.give_up()
                 text, now_ns = str(failed), self._clock_ns()
                 if isinstance(effect, OpenJournal):
-                    is_final = not isinstance(failed, (JournalLocked, DiskFull, OSError))
+                    is_final = not isinstance(failed, (JournalLocked, JournalFailed, DiskFull, OSError))
                     self._effects.extend(self._core.on_open_failed(text, is_final=is_final, now_ns=now_ns))
                 else:
                     self._effects.extend(self._core.on_append_failed(text, now_ns))

@@ -1,26 +1,31 @@
 """A follower's folder: its journal, opened exclusively, and the file that names its leader.
 
-The leader's name is written before the journal is created, so no crash leaves a journal without it.
+The leader's name is written before the journal is created, so no crash leaves a journal without it. After a write or a
+flush that failed the journal is closed: opening it again makes durable what can be read of it, or fails.
 """
 
 from __future__ import annotations
 
-import os
+import logging
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from tandemfeed.journal.append.keeper import Upkeep
-from tandemfeed.journal.errors import ForeignFile, SettingsDiffer, WrongKey
+from tandemfeed.journal.errors import ForeignFile, JournalError, SettingsDiffer, WrongKey
 from tandemfeed.journal.format.access import Access
 from tandemfeed.journal.format.block import blocks_in
 from tandemfeed.journal.format.control import Control
-from tandemfeed.journal.format.filesystem import make_folder, sync_folder
+from tandemfeed.journal.format.filesystem import make_folder
 from tandemfeed.journal.format.layout import CONTROL_NAME
 from tandemfeed.journal.format.roll_cycle import RollSchedule
 from tandemfeed.journal.replication.limits import TAIL_COUNT_MAX
 from tandemfeed.journal.replication.segments import SegmentReader
 from tandemfeed.journal.replication.wire.messages import NO_ID, Segment, SegmentDigest, Welcome
 from tandemfeed.journal.store import Journal
+from tandemfeed.runtime.durable import remove_file, replace_file, sync_name
 
+LOG = logging.getLogger("tandemfeed.journal.replication")
 LEADER_NAME = "leader"
 
 
@@ -33,7 +38,10 @@ class FollowerJournal:
         durable: sync the journal before its position is reported.
         adopt: follow even with an existing journal that has no leader yet.
         upkeep: retention and so on, of the follower's journal.
-        group: of a new journal, as of `Journal.open`.
+        group: of a new journal; see `Journal.open`.
+
+    Raises:
+        ValueError: there is no such group.
     """
 
     def __init__(
@@ -47,11 +55,11 @@ class FollowerJournal:
         group: str | int | None = None,
     ) -> None:
         self._folder = folder
+        self._group, self._access = group, Access.of_group(group)
         self._key = key
         self._durable = durable
         self._adopt = adopt
         self._upkeep = upkeep
-        self._access = Access.of_group(group)
         self._journal: Journal | None = None
         self._reader: SegmentReader | None = None
 
@@ -77,7 +85,7 @@ class FollowerJournal:
 
         Raises:
             SettingsDiffer, WrongKey, ForeignFile: the journal cannot follow this leader.
-            JournalLocked, DiskFull: temporary; try again.
+            JournalLocked, DiskFull, JournalFailed, OSError: temporary; try again.
         """
         if self._journal is None:
             self._journal = self._open(welcome)
@@ -112,8 +120,8 @@ class FollowerJournal:
             block_size=block_size,
             key=self._key,
             exclusive=True,
+            group=self._group,
             upkeep=self._upkeep,
-            group=self._access.group_id,
             clock_ns=lambda: start_ns,
         )
 
@@ -133,14 +141,16 @@ class FollowerJournal:
 
     def _remember(self, leader_id: bytes) -> None:
         if self.leader_id() == leader_id:
+            sync_name(self._folder / LEADER_NAME)  # the process that wrote it may have died before it flushed the name
             return
-        draft = self._folder / f".{LEADER_NAME}.{os.getpid()}"
-        with draft.open("w", encoding="ascii") as file:
-            file.write(leader_id.hex() + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.rename(self._folder / LEADER_NAME)
-        sync_folder(self._folder)
+
+        def write(file: BinaryIO) -> None:
+            access.give(file.fileno())
+            file.write(leader_id.hex().encode() + b"\n")
+
+        has_journal = (self._folder / CONTROL_NAME).exists()
+        access = Access.of_journal(self._folder) if has_journal else self._access
+        replace_file(self._folder / LEADER_NAME, write)
 
     def append(self, index: int, segment: Segment) -> None:
         """Append a segment at exactly this index.
@@ -160,9 +170,21 @@ class FollowerJournal:
         assert found == index, f"{self._folder}: appended at {found:#x} instead of the leader's {index:#x}"
 
     def sync(self) -> None:
-        """Flush everything appended to the disk."""
+        """Flush everything appended to the disk.
+
+        Raises:
+            JournalFailed: the disk refused; call `give_up`.
+        """
         assert self._journal is not None
         self._journal.sync()
+
+    def give_up(self) -> None:
+        """Close the journal after a failure: what it appended last may be only in memory, so it is not acknowledged.
+        The next `open` opens it again, which recovers it."""
+        try:
+            self.close()
+        except (JournalError, OSError):
+            LOG.warning("%s: closed after a failure; opening it again", self._folder, exc_info=True)
 
     def look_up(self, index: int) -> SegmentDigest | None:
         """The digest of the first segment at or after an index."""
@@ -171,20 +193,26 @@ class FollowerJournal:
         return self._reader.digest(found) if found is not None else None
 
     def close(self) -> None:
-        """Sync and close the journal; it can be opened again."""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
+        """Sync and close the journal; it can be opened again.
+
+        Raises:
+            JournalFailed: not everything is on the disk; it is closed all the same.
+        """
+        (reader, self._reader), (journal, self._journal) = (self._reader, None), (self._journal, None)
+        if reader is not None:
+            reader.close()
+        if journal is not None:
+            journal.close()
 
     def promote(self) -> Journal:
-        """Forget the leader, and return the journal opened for appending."""
+        """Forget the leader, and return the journal opened for appending; everything in it is on the disk.
+
+        Raises:
+            JournalFailed, OSError: the disk refuses; try again.
+        """
         with Control(self._folder / CONTROL_NAME, writable=False) as control:
             settings = control.settings
-        (self._folder / LEADER_NAME).unlink(missing_ok=True)
-        return Journal.open(
+        journal = Journal.open(
             self._folder,
             roll_cycle=settings.roll_cycle,
             epoch_offset_s=settings.epoch_offset_s,
@@ -193,3 +221,11 @@ class FollowerJournal:
             key=self._key,
             upkeep=self._upkeep,
         )
+        try:
+            journal.sync()  # a follower that is not durable has not flushed what it appended
+            remove_file(self._folder / LEADER_NAME)
+        except BaseException:
+            with suppress(JournalError):
+                journal.close()
+            raise
+        return journal

@@ -30,6 +30,8 @@ def make_durable(path: Path, page_size: int) -> None:
     """
     log = path.with_name(path.name + LOG_SUFFIX)
     if path.exists() and log.exists():
+        size = log.stat().st_size
+        os.truncate(log, -(-size // durable.PAGE) * durable.PAGE)  # whole pages; SQLite ignores zeros after its frames
         durable.rewrite(log)
         (start, end), *more = places_of(pages_in(log, page_size), page_size) or [(0, 0)]
         durable.rewrite(path, start, *more, end=end)

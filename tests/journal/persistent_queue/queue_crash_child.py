@@ -62,10 +62,10 @@ def child(folder: Path, pipe: Connection, seed: int) -> None:
                     held.append(entry[0])
                     report("end", "get", *entry)
             elif kind == "done" and held:
-                item_id = held.pop(chance.randrange(len(held)))
-                report("begin", "done", item_id)
-                queue.done(item_id, durable=chance.random() < 0.2)
-                report("end", "done", item_id)
+                item_id, durable = held.pop(chance.randrange(len(held))), chance.random() < 0.2
+                report("begin", "done", item_id, durable)
+                queue.done(item_id, durable=durable)
+                report("end", "done", item_id, durable)
             elif kind == "release" and held:
                 queue.release(held.pop(chance.randrange(len(held))))
             elif kind == "cancel" and ids:
@@ -87,15 +87,19 @@ def _put(queue: PersistentQueue, chance: random.Random, report: Callable[..., No
     report("end", "put", found, items)
 
 
-def verify(folder: Path, reported: list[Report]) -> None:
+def verify(folder: Path, reported: list[Report], *, has_lost_power: bool = False) -> None:
     """Open the queue, take everything out, and compare it to the reports of all child processes.
 
     Reports are in the order in which they were sent, one process after the other.
 
+    Args:
+        has_lost_power: a power failure may undo a plain `done`, until a later group is acknowledged, or until the queue
+            is opened again.
+
     Raises:
         AssertionError: an acknowledged item is lost, or an item was delivered twice or was never put.
     """
-    expected = Expected()
+    expected = Expected(has_lost_power=has_lost_power)
     for report in reported:
         expected.note(report)
     with open_queue(folder) as queue:
@@ -119,7 +123,10 @@ def verify(folder: Path, reported: list[Report]) -> None:
 class Expected:
     """The state that the reports imply."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_lost_power: bool) -> None:
+        self._has_lost_power = has_lost_power
+        self._plain: set[int] = set()  # delivered by a plain `done`, perhaps not yet on the disk
+        self._plain_before: dict[tuple[str, Any], set[int]] = {}  # when an operation began
         self.items: dict[int, bytes] = {}
         self.settled: set[int] = set()
         self.doubtful_items: set[bytes] = set()  # begun, not acknowledged
@@ -133,18 +140,27 @@ class Expected:
         match report:
             case "begin", "life":
                 self._is_cancelling, self._open_puts = False, {}
+                self.settled |= self._plain
+                self._plain_before.clear()
+            case ("power lost",):
+                self._plain.clear()
             case "begin", "put", items:
+                self._plain_before["put", items[0]] = set(self._plain)
                 self.doubtful_items.update(items)
                 self._open_puts[items[0]] = self._is_cancelling
             case "end", "put", ids, items:
+                self.settled |= self._plain_before.pop(("put", items[0]))
                 if self._open_puts.pop(items[0]):  # a concurrent cancel_all may have cancelled it
                     self.doubtful_ids.update(ids)
                 for item_id, item in zip(ids, items, strict=True):  # `get` may have been reported before
                     assert self.items.setdefault(item_id, item) == item, f"id {item_id} was assigned twice"
-            case "begin", ("done" | "cancel"), item_id:
+            case "begin", ("done" | "cancel") as kind, item_id, *_:
                 self.doubtful_ids.add(item_id)
-            case "end", ("done" | "cancel"), item_id:
-                self.settled.add(item_id)
+                self._plain_before[kind, item_id] = set(self._plain)
+            case "end", "done", item_id, False:
+                (self._plain if self._has_lost_power else self.settled).add(item_id)
+            case "end", ("done" | "cancel") as kind, item_id, *_:
+                self.settled |= {item_id} | self._plain_before.pop((kind, item_id))
             case "end", "get", item_id, item:
                 assert item_id not in self.settled, f"item {item_id} was settled but delivered again"
                 assert self.items.get(item_id, item) == item, f"item {item_id} was delivered with different content"

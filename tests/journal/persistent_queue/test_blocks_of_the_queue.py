@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ import tandemfeed.journal.persistent_queue.blocks.spares as spares_module
 from tandemfeed.journal import DiskFull
 from tandemfeed.journal.check.journal_files import JournalFiles
 from tandemfeed.journal.check.verification import Verification
+from tandemfeed.journal.format.access import PRIVATE
 from tandemfeed.journal.format.block import Block, blocks_in
 from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN
 from tandemfeed.journal.persistent_queue import Cancelled, PathMissing, PersistentQueue, QueueFull, Recycled
@@ -100,7 +102,7 @@ def test_a_block_made_too_late_for_its_turn_is_used_for_the_next(tmp_path: Path)
     folders = [tmp_path / name for name in ("one", "two", "three")]
     for folder in folders:
         folder.mkdir()
-    spares = spares_module.Spares(folders, BLOCK)
+    spares = spares_module.Spares(folders, BLOCK, PRIVATE)
     assert spares.take_ready(1) is None  # the caller makes the block that it needs, just before the keeper does
     spares.prepare(1)
     spare = spares.take_ready(2)
@@ -141,10 +143,10 @@ def test_on_a_full_disk_puts_are_refused_while_deliveries_continue_until_puts_su
 ) -> None:
     make, is_full = spares_module.make_spare, True
 
-    def make_spare(path: Path, block_size: int, *, flushed: bool = False) -> Block:
+    def make_spare(path: Path, block_size: int, **options: Any) -> Block:
         if is_full:
             raise DiskFull(f"{path}: no room")
-        return make(path, block_size, flushed=flushed)
+        return make(path, block_size, **options)
 
     queue = PersistentQueue.open(tmp_path, block_size=BLOCK)
     monkeypatch.setattr(spares_module, "make_spare", make_spare)
