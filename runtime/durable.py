@@ -136,6 +136,20 @@ def sync_folder(folder: Path) -> None:
         raise FlushFailed(folder, failed) from failed
 
 
+def flush_tree(folder: Path) -> None:
+    """Flush every file in a folder and below it, whichever process wrote it, and the names of all of them.
+
+    No process may change it meanwhile.
+
+    Raises:
+        FlushFailed: some of it may be lost; give up all of it.
+    """
+    for each, _, names in os.walk(folder):
+        for name in names:
+            flush_file(Path(each, name))
+        sync_folder(Path(each))
+
+
 def make_folder(folder: Path, mode: int = PRIVATE_FOLDER) -> None:
     """Create a folder and its missing parents; their names are durable on return. An existing folder keeps its mode.
 

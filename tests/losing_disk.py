@@ -91,7 +91,9 @@ class LosingDisk(durable.Disk):
     def rename(self, path: Path, target: Path) -> None:
         """Rename; durable only after a flush of the folder."""
         self.fault("rename", path)
-        self._former.rename(path, target)
+        with self._alone():
+            self._move_names(path, target)
+            self._former.rename(path, target)
 
     def remove(self, path: Path) -> None:
         """Remove; durable only after a flush of the folder."""
@@ -218,6 +220,14 @@ class LosingDisk(durable.Disk):
 
     def _keep_names(self, folder: Path) -> None:
         _write_at_once(self._record_of_names(folder), json.dumps(_names_in(folder)))
+
+    def _move_names(self, path: Path, target: Path) -> None:
+        """The lists of a folder that gets another name, and of those below it."""
+        for folder, _, _ in os.walk(path):
+            record = self._record_of_names(Path(folder))
+            if record.exists():
+                moved = self._record_of_names(target / Path(folder).relative_to(path))
+                _write_at_once(moved, record.read_text())
 
     def _record_of_names(self, folder: Path) -> Path:
         return self._kept / f"names-{sha256(str(folder.resolve()).encode()).hexdigest()[:32]}"

@@ -32,12 +32,8 @@ THREADS_TO_MOVE = {
 
 # Modules that still flush, replace or rename files by themselves.
 WRITES_TO_MOVE = {
-    "adapter/convert_command/output/partitions.py",
-    "adapter/convert_command/recordings/staging.py",
     # client_lib
     "client_lib/reading/cursor.py",
-    # journal
-    "journal/persistent_queue/recovery.py",
     # spark_feed
 }
 

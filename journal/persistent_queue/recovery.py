@@ -3,6 +3,8 @@
 At a checkpoint all state areas are on the disk with all earlier changes. So only what follows the newest checkpoint is
 read and replayed, and the checkpoint interval bounds the time. In older blocks only the state areas are counted.
 Replaying a note twice, or over states that reached the disk early, changes nothing.
+
+Flushes nothing: the caller's checkpoint flushes the blocks that were repaired, before it records how far they count.
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ def recover(folders: Sequence[Path], catalogue: Catalogue, queue_id: UUID) -> Re
             if place + 1 < len(found) and not walk.is_ended:
                 _disarm(mapped, walk)
                 end_block(mapped, walk.end, walk.next_id, walk.last_at_ns, found[place + 1][0].ordinal)
-                mapped.flush()
+                catalogue.mark_changed(block, mapped)
             elif place + 1 == len(found):
                 position = Position(mapped, walk.end, walk.next_id, walk.last_at_ns)
                 is_ended = walk.is_ended

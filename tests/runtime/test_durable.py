@@ -74,6 +74,34 @@ def test_a_file_that_was_moved_to_another_folder_is_only_there_after_a_power_fai
     assert (image / "x" / "b").read_bytes() == b"a"
 
 
+def test_a_flushed_tree_is_there_whole_after_a_power_failure_also_under_another_name(
+    folder: Path, tmp_path: Path
+) -> None:
+    with losing_disk(folder, tmp_path / "kept") as disk:
+        for name in ("a", "x/b", "x/y/c"):
+            path = folder / "tree" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(name.encode() * 1_000)
+        durable.flush_tree(folder / "tree")
+        durable.rename_file(folder / "tree", folder / "renamed")
+        image = disk.image(tmp_path / "image")
+    assert [each.name for each in image.iterdir()] == ["renamed"]
+    for name in ("a", "x/b", "x/y/c"):
+        assert (image / "renamed" / name).read_bytes() == name.encode() * 1_000
+
+
+def test_a_tree_of_which_one_flush_fails_is_not_flushed(folder: Path, tmp_path: Path) -> None:
+    (folder / "x").mkdir()
+    for name in ("a", "x/b"):
+        (folder / name).write_bytes(b"content")
+    for operation in ("flush", "flush_folder"):
+        for first in (1, 2):
+            fault = FailsAt(first, operations=(operation,))
+            kept = tmp_path / f"kept-{operation}-{first}"
+            with losing_disk(folder, kept, fault), pytest.raises(FlushFailed):
+                durable.flush_tree(folder)
+
+
 def test_new_folders_are_private_and_their_names_durable(folder: Path, tmp_path: Path) -> None:
     with losing_disk(folder, tmp_path / "kept") as disk:
         durable.make_folder(folder / "x" / "y")

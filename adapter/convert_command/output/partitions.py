@@ -1,7 +1,7 @@
 """Parquet files in folders by day, message type and bucket of instruments, as Hive, Spark and Arrow read partitions.
 
 Each conversion adds files; it changes none that exists. Until a file is complete its name begins with a dot, so that
-readers pass over it. Few files are open at a time, so memory is bounded.
+readers pass over it. Few files are open at a time, so memory is bounded. `Staging.publish` flushes them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from tandemfeed.adapter.convert_command.output.row_groups import ROWS_MAX, TOTAL_BYTES_MAX, RecordBatch, RowGroups
 from tandemfeed.adapter.convert_command.output.write_thread import WriteThread
 from tandemfeed.feedcore.documents.message_model import MessageModel
+from tandemfeed.runtime import durable
 
 OPEN_MAX = 256  # files; the one that was not used for longest is completed first
 NO_DAY = "__HIVE_DEFAULT_PARTITION__"  # Hive's name for null
@@ -138,7 +139,7 @@ class _PartFile:
 
     def close(self) -> None:
         self._writer.close()
-        self._written.rename(self._path)
+        durable.rename_unsynced(self._written, self._path)
 
     def abandon(self) -> None:
         with suppress(OSError):  # it may be what ended the conversion

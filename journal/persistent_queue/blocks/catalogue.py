@@ -100,6 +100,10 @@ class Catalogue:
         mapped = self.mapped(block)
         return int(bits_of(mapped.address + mapped.header.state_offset, item_id - block.first_id))
 
+    def mark_changed(self, block: QueueBlock, mapped: Block) -> None:
+        """Have a block flushed with the next checkpoint, which recovery has repaired."""
+        self._changed[block.ordinal] = mapped
+
     def take_changed(self) -> list[Block]:
         """The blocks whose states changed since the last call; the caller must flush them."""
         changed, self._changed = self._changed, {}
