@@ -23,8 +23,10 @@ from tandemfeed.client_lib.errors import (
     AuthorizationRefused,
     ClientError,
     FeedUnknown,
+    ForkedProcess,
     HistoryUnavailable,
     LimitReached,
+    ThreadFailed,
     TooSlow,
 )
 from tandemfeed.client_lib.items import (
@@ -102,6 +104,7 @@ __all__ = [
     "Event",
     "FeedUnknown",
     "Filled",
+    "ForkedProcess",
     "Gap",
     "GapReason",
     "HistoryShortened",
@@ -137,6 +140,7 @@ __all__ = [
     "Subscription",
     "SubscriptionStatistics",
     "Takeover",
+    "ThreadFailed",
     "TooSlow",
     "UnicastChosen",
     "Unlisted",

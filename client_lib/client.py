@@ -13,6 +13,7 @@ from tandemfeed.client_lib.items import Event
 from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.messages.message import Message
+from tandemfeed.client_lib.own_process import OwnProcess, check_may_connect
 from tandemfeed.client_lib.reading.cursor import Cursor, cursor_file
 from tandemfeed.client_lib.reading.lag import LAG_MAX, LagPolicy, OnLag
 from tandemfeed.client_lib.replay.playback import Playback
@@ -111,6 +112,7 @@ class Client:
         self._subscriptions: list[Subscription[Any]] = []
         self._contributions: list[Contribution] = []
         self._is_async = False
+        self._process = OwnProcess("client")
 
     def open(self) -> None:
         """Log in, if the client has not yet.
@@ -119,7 +121,12 @@ class Client:
             AuthenticationRefused: the server does not accept the identity and its credential.
             AdminUnavailable: no administration server answered; the text names the address and says what is wrong.
         """
+        self._check_process()
         self._session.ensure_token()
+
+    def _check_process(self) -> None:
+        self._process.check()
+        check_may_connect()
 
     @overload
     def subscribe(
@@ -154,6 +161,7 @@ class Client:
             ValueError: no message has the field `conflate_by` or a field of `where`, or such a value.
             CursorUnusable: the cursor's file cannot be read, is of another feed, or is used by another process.
         """
+        self._check_process()
         if not isinstance(topics, Iterable) or not all(isinstance(topic, str) for topic in topics):
             raise TypeError(f"topics is {topics!r}; expected one topic or several, as text")
         _check_text(feed=options.get("feed", ""))
@@ -209,6 +217,7 @@ class Client:
             AuthenticationRefused, AdminUnavailable: as of `open`.
             ContributionInDoubt: the gateway did not answer.
         """
+        self._check_process()
         _check_text(topic=topic, producer=producer)
         contribution = Contribution(self._session, topic, producer, timeout_s)
         if not self._is_async:
@@ -218,6 +227,8 @@ class Client:
 
     def close(self) -> None:
         """Close every subscription and contribution. Idempotent."""
+        if self._process.is_inherited:  # nothing of it belongs to this process
+            return
         for contribution in self._contributions:
             contribution.close()
         self._contributions.clear()
@@ -280,10 +291,12 @@ def connect(
             wrong, it ends earlier, within three seconds: a server that is starting has 1.5 s to listen.
 
     Raises:
+        ForkedProcess: this process was forked from one that had an open client.
         BadProfile: a value is missing, or the profile cannot be used.
         ValueError: this host has no such interface, there are no such sockets, or not exactly one way to log in is
             given.
     """
+    check_may_connect()
     _check_text(admin=admin, identity=identity, profile=profile, interface=interface, datagrams=datagrams)
     ways = (secret, certificate_file, token_file)
     if not admin or ca == "" or not any(way is not None for way in ways):

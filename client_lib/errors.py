@@ -12,6 +12,15 @@ class ClientError(Exception):
     """The base of all errors that a cluster causes for a client."""
 
 
+class ForkedProcess(ClientError):
+    """This process was forked from one that uses the client; the message says what to do instead."""
+
+
+class ThreadFailed(ClientError, RuntimeError):
+    """A thread of the client ended with an unexpected error, which is the `__cause__`: close the client, and connect
+    again."""
+
+
 class AuthenticationRefused(ClientError):
     """The administration server does not accept this identity and secret (gRPC UNAUTHENTICATED)."""
 

@@ -19,16 +19,7 @@ THREADS, DURABLE = "runtime/threads.py", "runtime/durable.py"
 SIGNALS, ZEROMQ = "runtime/signals.py", "runtime/zeromq.py"
 
 # Modules that still start threads by themselves.
-THREADS_TO_MOVE = {
-    # client_lib
-    "client_lib/login/grant_stream.py",
-    "client_lib/reading/read_ahead.py",
-    "client_lib/reading/reading.py",
-    "client_lib/replay/last_values.py",
-    "client_lib/replay/silence_watch.py",
-    "client_lib/replay/worker.py",
-    "client_lib/stream/sockets/feed_sockets.py",
-}
+THREADS_TO_MOVE: set[str] = set()
 
 # Modules that still flush, replace or rename files by themselves.
 WRITES_TO_MOVE = {
@@ -51,9 +42,7 @@ HANDLERS_TO_MOVE = {
 }
 
 # Modules whose ZeroMQ contexts still depend on pyzmq's finaliser.
-CONTEXTS_TO_MOVE = {
-    "client_lib/stream/sockets/feed_sockets.py",
-}
+CONTEXTS_TO_MOVE: set[str] = set()
 
 OS_CALLS = {"fsync", "fdatasync", "sync", "replace", "rename", "renames", "link"}
 NOT_PATHS = {"key_ring"}  # objects whose `replace` has nothing to do with files

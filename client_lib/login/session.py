@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import grpc
 
@@ -18,6 +19,7 @@ from tandemfeed.transport.calls.reachability import Unreachable, call_or_explain
 RETRY_AFTER_S = 0.2  # when no administration server has answered; doubled after each further round
 RETRY_AFTER_MAX_S = 3.0
 RENEW_BEFORE_NS = 60_000_000_000  # time for slow logins before the token expires; at most half of its life
+LIFE_MIN_NS = 10_000_000_000  # of a token: a server that says less is not asked again immediately
 
 
 class Session:
@@ -27,10 +29,18 @@ class Session:
         servers: host:port of the administration server, or host:port,host:port if there are several.
         ca_pem: the certificate authority that signs the certificates of all servers of the cluster.
         timeout_s: how long a login may take.
+        now_ns: the monotonic clock. A token's life is a duration, so the wall clock decides nothing here.
     """
 
     def __init__(
-        self, servers: str, ca_pem: bytes, identity: str, credential: Credential, *, timeout_s: float = 10
+        self,
+        servers: str,
+        ca_pem: bytes,
+        identity: str,
+        credential: Credential,
+        *,
+        timeout_s: float = 10,
+        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.servers = AdminServers(servers, pause_s=RETRY_AFTER_S, pause_max_s=RETRY_AFTER_MAX_S)
         self.identity = identity
@@ -39,7 +49,7 @@ class Session:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._login: transport_login.Login | None = None
-        self._renew_at_unix_ns = 0
+        self._now_ns, self._renew_at_ns = now_ns, 0
 
     def ensure_token(self) -> None:
         """Ensure that the token is valid, with a new login if necessary.
@@ -49,7 +59,8 @@ class Session:
             AdminUnavailable: no administration server answered.
         """
         with self._lock:
-            if self._login is not None and time.time_ns() < self._renew_at_unix_ns:
+            began_ns = self._now_ns()
+            if self._login is not None and began_ns < self._renew_at_ns:
                 return
             try:
                 self._login = self._new_login()
@@ -57,8 +68,8 @@ class Session:
                 raise AuthenticationRefused(str(refused)) from refused
             except grpc.RpcError as error:
                 raise client_error(error, self.servers.current) from error
-            life_ns = self._login.expires_unix_ns - time.time_ns()
-            self._renew_at_unix_ns = self._login.expires_unix_ns - min(RENEW_BEFORE_NS, life_ns // 2)
+            life_ns = max(self._login.life_ns, LIFE_MIN_NS)
+            self._renew_at_ns = began_ns + life_ns - min(RENEW_BEFORE_NS, life_ns // 2)
 
     def _new_login(self) -> transport_login.Login:
         known = self.servers, self._ca_pem, self.identity, self._credential
@@ -80,7 +91,7 @@ class Session:
     @property
     def renew_in_s(self) -> float:
         """In how many seconds `ensure_token` will log in again."""
-        return max(0.0, (self._renew_at_unix_ns - time.time_ns()) / 1e9) if self._login is not None else 0.0
+        return max(0.0, (self._renew_at_ns - self._now_ns()) / 1e9) if self._login is not None else 0.0
 
     def bearer(self, server_name: str) -> str:
         """The current token, proved for a server; empty if there is none."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from tandemfeed.client_lib.items import Item
 from tandemfeed.client_lib.reading.backlog import Backlog
 from tandemfeed.client_lib.reading.lag import Lag, LagPolicy
+from tandemfeed.runtime.threads import start_thread
 
 TAKEN_COUNT_MAX = 16  # what the application has taken is neither dropped nor conflated any more
 
@@ -27,8 +28,7 @@ class ReadAhead:
         self._changed = threading.Condition()
         self._is_over = False
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="tandemfeed-read-ahead", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "tandemfeed-read-ahead", lambda _, failure: self._end(failure))
 
     @property
     def is_over(self) -> bool:
@@ -56,16 +56,16 @@ class ReadAhead:
         self._thread.join()
 
     def _run(self) -> None:
-        error: BaseException | None = None
-        try:
-            while (items := self._poll()) is not None:
-                with self._changed:
-                    self._backlog.put(items)
-                    self._changed.notify()
-                    if self._backlog.is_over:
-                        self._stop()
-        except BaseException as raised:  # noqa: BLE001  the application's thread raises it
-            error = raised
+        while (items := self._poll()) is not None:
+            with self._changed:
+                self._backlog.put(items)
+                self._changed.notify()
+                if self._backlog.is_over:
+                    self._stop()
+        self._end(None)
+
+    def _end(self, failure: BaseException | None) -> None:
+        """Nothing more is read. The application's thread raises the failure."""
         with self._changed:
-            self._is_over, self._error = True, error
+            self._is_over, self._error = True, failure
             self._changed.notify_all()

@@ -17,17 +17,21 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, Self, TypeVar
+from functools import partial
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from tandemfeed.client_lib.errors import AuthorizationRefused, TooSlow
 from tandemfeed.client_lib.items import Batch, Event, Item, Revoked
 from tandemfeed.client_lib.messages.message import Message, MessageClasses
+from tandemfeed.client_lib.own_process import OwnProcess, end_when_forked
 from tandemfeed.client_lib.reading.cursor import Cursor, CursorUnusable
 from tandemfeed.client_lib.reading.lag import Disconnected, LagPolicy
 from tandemfeed.client_lib.reading.storage import NotStored, StoredAgain
 from tandemfeed.client_lib.tables import Batches
+from tandemfeed.runtime.threads import start_thread
 
 HANDED_OVER_COUNT_MAX = 64
+LOOK_FOR_END_S = 1.0  # how often a thread that waits for its reader looks whether the subscription has ended
 
 M = TypeVar("M")
 T_co = TypeVar("T_co", covariant=True)
@@ -60,7 +64,11 @@ class Reading(Generic[T_co]):
         source = self._source
         try:
             while (item := source.take()) is not None:
-                yield from self._expand(item)
+                for each in self._expand(item):
+                    yield each
+                    if source.is_ended:  # the rest of the item is not handled
+                        source.check()
+                        return
                 source.handled()
         except Exception:
             self._iterator = None  # the next loop continues with another
@@ -73,11 +81,30 @@ class Reading(Generic[T_co]):
             while (item := await source.take_async()) is not None:
                 for each in self._expand(item):
                     yield each
+                    if source.is_ended:
+                        source.check()
+                        return
                 source.handled()
         except Exception:
             self._async_iterator = None
             source.put_event_back()
             raise
+
+
+class PolledItems(Protocol):
+    """What is polled for items. Does not refer to the `Readable`, so that threads do not keep it.
+
+    Attributes:
+        is_stopping: no more will come.
+    """
+
+    is_stopping: bool
+
+    def poll(self, timeout_s: float | None) -> list[Item]:
+        """Wait until there are items, the time-out (None: no limit) has passed, or no more will come."""
+
+    def stop(self) -> None:
+        """Make `poll` return."""
 
 
 class Readable(ABC, Generic[M]):
@@ -88,12 +115,16 @@ class Readable(ABC, Generic[M]):
         on_event: called with each event by readings that do not yield events.
         cursor: keeps how far the application has handled the subscription.
         lag_policy: what happens if the application is slow.
+
+    Attributes:
+        process: to which it belongs.
     """
 
     def __init__(
         self, kind: type[M] | None, on_event: Callable[[Event], object], cursor: Cursor | None, lag_policy: LagPolicy
     ) -> None:
         self._kind, self._on_event, self.cursor, self.lag_policy = kind, on_event, cursor, lag_policy
+        self.process = OwnProcess("subscription")
         self._is_left = self._is_not_stored = False
         self._polled: list[Item] = []
         self._pushed_back: M | None = None  # the message whose handler raised in `run`
@@ -119,6 +150,10 @@ class Readable(ABC, Generic[M]):
     @abstractmethod
     def open(self) -> None:
         """Begin, if it has not begun."""
+
+    @abstractmethod
+    def open_items(self) -> PolledItems | None:
+        """Begin, and return what is polled then; None: it was stopped before."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -153,6 +188,7 @@ class Readable(ABC, Generic[M]):
             on_error: called with the exception of a call and its message, which counts as handled then. None: the
                 exception is raised here; the message is not handled, and the next `run` begins with it.
         """
+        self.process.check()
         while True:
             if self._pushed_back is None:
                 message = next(iter(self._messages), None)
@@ -174,6 +210,7 @@ class Readable(ABC, Generic[M]):
         They count as handled at the next call. If an event's handler raises, the next call begins with the same batches
         and this event.
         """
+        self.process.check()
         give_up_at_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         self._handle_polled()
         source, found, count = self._source, list[Batch](), 0
@@ -197,6 +234,7 @@ class Readable(ABC, Generic[M]):
         Returns:
             The items in stream order; empty after a time-out or once closed. They count as handled at the next call.
         """
+        self.process.check()
         self._handle_polled()
         self._source.wait(math.inf if timeout_s is None else time.monotonic() + timeout_s)
         items = list(self._source.waiting())
@@ -279,6 +317,7 @@ class Readable(ABC, Generic[M]):
         Raises:
             CursorUnusable: the file cannot be written; the text says what to do. The subscription continues.
         """
+        self.process.check()
         self._handle_polled()
         failed = self._store_cursor(is_present_handled=True)
         if failed is not None:
@@ -311,7 +350,8 @@ class Readable(ABC, Generic[M]):
 
     def _leave(self, kind: object) -> None:
         """The application leaves the subscription. Args: kind: of the exception with which it does, or None."""
-        if self._is_left:  # its `with` block ends within that of its client
+        # Its `with` block ends within that of its client, or in a forked process, which has handled nothing.
+        if self._is_left or self.process.is_inherited:
             return
         self._is_left = True
         if self.cursor is not None:
@@ -326,10 +366,15 @@ class ItemSource:
     Args:
         subscription: polled by `take`, or by the thread that `take_async` starts; use one of the two.
         on_handled: called with each item after the application handled it.
+
+    Attributes:
+        is_ended: the application has called `stop` or `close`, or this is a forked process: there is nothing more.
     """
 
     def __init__(self, subscription: Readable[Any], on_handled: Callable[[Item], None]) -> None:
         self._subscription, self._on_handled = subscription, on_handled
+        self.check, self.is_ended = subscription.process.check, False
+        end_when_forked(self)
         self._waiting: deque[Item] = deque()
         self._thread: _PollingThread | None = None
         self.present: Item | None = None  # taken, and not handled yet
@@ -348,6 +393,9 @@ class ItemSource:
         Args:
             give_up_at_s: on the monotonic clock.
         """
+        if self.is_ended:
+            self.check()
+            return False
         subscription, waiting = self._subscription, self._waiting
         while not waiting and not subscription.is_closed:
             left_s = max(0.0, give_up_at_s - time.monotonic())
@@ -359,11 +407,11 @@ class ItemSource:
                     subscription.store_handled()
                 elif left_s == 0 or time.monotonic() >= give_up_at_s:
                     break
-        return bool(waiting)
+        return bool(waiting) and not self.is_ended
 
     def waiting(self) -> Iterator[Item]:
         """Take what waits. An item whose handler raises waits again."""
-        while self._waiting:
+        while self._waiting and not self.is_ended:
             yield self._waiting[0]
             self._waiting.popleft()
 
@@ -373,9 +421,12 @@ class ItemSource:
 
     async def take_async(self) -> Item | None:
         """The next item; None at the end. Raises what polling raised."""
+        if self.is_ended:
+            self.check()
+            return None
         if self._thread is None:
             self._thread = _PollingThread(self._subscription)
-        while not self._waiting:
+        while not self._waiting and not self.is_ended:
             store_in_s = self._subscription.store_in_s
             try:
                 items = await asyncio.wait_for(self._thread.take(), store_in_s)
@@ -385,6 +436,8 @@ class ItemSource:
             if items is None:
                 return None
             self._waiting.extend(items)
+        if self._has_ended():  # while it waited
+            return None
         self.present = self._waiting.popleft()
         return self.present
 
@@ -400,23 +453,37 @@ class ItemSource:
             self._waiting.appendleft(self.present)
             self.present = None
 
+    def _has_ended(self) -> bool:
+        return self.is_ended
+
+    def end_thread(self) -> None:
+        """The subscription is closed."""
+        if self._thread is not None:
+            self._thread.end()
+
     async def close_async(self) -> None:
         """End the thread, if there is one."""
         if self._thread is not None:
-            await self._thread.close()
+            self._subscription.stop()
+            self._thread.end()
+            await self._thread.wait_ended()
 
 
 class _PollingThread:
-    """Polls a subscription, and passes the results to the event loop that runs now."""
+    """Polls a subscription, and passes the results to the event loop that runs now.
+
+    Once the subscription is open, it does not refer to it, so that an application can drop it.
+    """
 
     def __init__(self, subscription: Readable[Any]) -> None:
-        self._subscription = subscription
         self._handed_over: asyncio.Queue[list[Item] | BaseException | None] = asyncio.Queue()
         reads_ahead = subscription.lag_policy.reads_ahead  # then what waits must wait there
         self._room = threading.Semaphore(1 if reads_ahead else HANDED_OVER_COUNT_MAX)
+        self._is_closed = False
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._run, name="tandemfeed-subscription", daemon=True)
-        self._thread.start()
+        unopened = [subscription]
+        run, name = partial(self._run, unopened), "tandemfeed-subscription"
+        self._thread = start_thread(run, name, lambda _, failure: self._hand_over(failure))
 
     async def take(self) -> list[Item] | None:
         """The next result of a poll; None at the end."""
@@ -430,25 +497,33 @@ class _PollingThread:
         self._room.release()
         return items
 
-    async def close(self) -> None:
-        self._subscription.stop()
+    def end(self) -> None:
+        """The subscription is closed: do not wait for room."""
+        self._is_closed = True
         self._room.release()
+
+    async def wait_ended(self) -> None:
+        """Wait until the thread has ended; `end` was called."""
         await asyncio.to_thread(self._thread.join)
 
-    def _run(self) -> None:
-        last: BaseException | None = None
-        try:
-            self._subscription.open()
-            while not self._subscription.is_closed:
-                items = self._subscription.poll_unhandled()
-                self._room.acquire()
-                self._hand_over(items)
-        except BaseException as error:  # noqa: BLE001  the coroutine that reads raises it
-            last = error
-        self._hand_over(last)
+    def _run(self, unopened: list[Readable[Any]]) -> None:
+        source = unopened.pop().open_items()
+        while source is not None and not (source.is_stopping or self._is_closed):
+            items = source.poll(None)
+            self._wait_for_room(source)
+            if not self._hand_over(items):  # the event loop is closed, so no coroutine reads
+                source.stop()
+        self._hand_over(None)
 
-    def _hand_over(self, what: list[Item] | BaseException | None) -> None:
+    def _wait_for_room(self, source: PolledItems) -> None:
+        """Wait until the coroutine has taken enough, or the subscription has ended."""
+        while not self._room.acquire(timeout=LOOK_FOR_END_S):
+            if source.is_stopping:
+                return
+
+    def _hand_over(self, what: list[Item] | BaseException | None) -> bool:
         try:
             self._loop.call_soon_threadsafe(self._handed_over.put_nowait, what)
-        except RuntimeError:  # the event loop is closed, so no coroutine reads
-            self._subscription.stop()
+        except RuntimeError:
+            return False
+        return True

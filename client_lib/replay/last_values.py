@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import grpc
 
 from tandemfeed.client_lib.login.grant import Grant
 from tandemfeed.client_lib.login.session import Session
+from tandemfeed.client_lib.patient_wait import PatientWait
 from tandemfeed.feedcore.merge.history.place import Place, ResumePoint
 from tandemfeed.feedcore.wire.lineage import checked_lineage
 from tandemfeed.feedcore.wire.output_packet import RETRANSMISSION_BIT, OutputPacket, decode_output_packet
 from tandemfeed.feedcore.wire.position import SEQ_MAX
 from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
+from tandemfeed.runtime.threads import start_thread
 from tandemfeed.transport.calls.channels import status_of
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 
@@ -55,6 +56,9 @@ class _Answer(NamedTuple):
     first: replay_pb2.LastValuesChunk  # with the position
 
 
+_Answers: TypeAlias = "queue.SimpleQueue[_Answer | BaseException | None]"  # an exception ended the thread
+
+
 def last_values(session: Session, grant: Grant, channel_ids: Iterable[int], key: str) -> dict[int, LastValues]:
     """By channel; a channel is missing if no adapter has its last values."""
     found = {}
@@ -77,10 +81,11 @@ def last_values(session: Session, grant: Grant, channel_ids: Iterable[int], key:
 def _ask_all(
     stubs: Mapping[int, replay_pb2_grpc.ReplayStub], request: replay_pb2.LastValuesRequest, feed_id: int
 ) -> LastValues | None:
-    answers: queue.SimpleQueue[_Answer | None] = queue.SimpleQueue()
+    answers: _Answers = queue.SimpleQueue()
     calls = {adapter_id: stub.LastValues(request, timeout=READ_WITHIN_S) for adapter_id, stub in stubs.items()}
     for adapter_id, call in calls.items():
-        threading.Thread(target=_await_position, args=(adapter_id, call, answers), daemon=True).start()
+        await_position = partial(_await_position, adapter_id, call, answers)
+        start_thread(await_position, "tandemfeed-last-values", lambda _, failure: answers.put(failure))
     try:
         usable = _usable(answers, len(calls))
         for answer in sorted(usable, key=lambda each: each.first.position.next_input_seq, reverse=True):
@@ -94,7 +99,7 @@ def _ask_all(
             call.cancel()
 
 
-def _await_position(adapter_id: int, call: Any, answers: queue.SimpleQueue[_Answer | None]) -> None:
+def _await_position(adapter_id: int, call: Any, answers: _Answers) -> None:
     first = None
     try:
         first = next((each for each in call if each.HasField("position")), None)
@@ -104,18 +109,20 @@ def _await_position(adapter_id: int, call: Any, answers: queue.SimpleQueue[_Answ
     answers.put(None if first is None else _Answer(adapter_id, call, first))
 
 
-def _usable(answers: queue.SimpleQueue[_Answer | None], count: int) -> list[_Answer]:
-    """The answers that come soon enough."""
+def _usable(answers: _Answers, count: int) -> list[_Answer]:
+    """The answers that come soon enough. Raises what ended a thread."""
     usable: list[_Answer] = []
-    give_up_at = time.monotonic() + ANSWER_WITHIN_S
+    wait = PatientWait(ANSWER_WITHIN_S)
     for _ in range(count):
         try:
-            answer = answers.get(timeout=max(give_up_at - time.monotonic(), 0))
+            answer = wait.take(answers)
         except queue.Empty:
             break
+        if isinstance(answer, BaseException):
+            raise answer
         if answer is not None:
             usable.append(answer)
-            give_up_at = min(give_up_at, time.monotonic() + OTHERS_WITHIN_S)
+            wait.limit(OTHERS_WITHIN_S)
     return usable
 
 

@@ -31,6 +31,7 @@ from tandemfeed.feedcore.merge.effects import RequestReplay
 from tandemfeed.feedcore.wire.output_packet import OutputPacket
 from tandemfeed.feedcore.wire.packet_series import PacketSeries, decode_series
 from tandemfeed.feedcore.wire.refusal import Refusal
+from tandemfeed.runtime.threads import OnFailure, mark_unhealthy, start_thread
 from tandemfeed.transport.calls.channels import status_of
 from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 
@@ -90,9 +91,15 @@ class ReplayWorker:
     Args:
         session: provides tokens.
         deliver: puts a letter into the loop's mailbox, after waiting for room; False once the loop is closed.
+        on_failure: called if a thread ends with an error.
     """
 
-    def __init__(self, session: Session, deliver: Callable[[Replayed | ReplayEnded], bool]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        deliver: Callable[[Replayed | ReplayEnded], bool],
+        on_failure: OnFailure = mark_unhealthy,
+    ) -> None:
         self._session = session
         self._deliver = deliver
         self._condition = threading.Condition()
@@ -105,9 +112,8 @@ class ReplayWorker:
         self._channels: dict[str, grpc.Channel] = {}  # by endpoint
         self._call: grpc.Call | None = None
         self._is_closed = False
-        self._watch = SilenceWatch()
-        self._thread = threading.Thread(target=self._run, name="tandemfeed-replay", daemon=True)
-        self._thread.start()
+        self._watch = SilenceWatch(on_failure)
+        self._thread = start_thread(self._run, "tandemfeed-replay", on_failure)
 
     def request(self, request: RequestReplay) -> None:
         """Queue a request, in place of one of the channel that waits, and unless one is under way; never blocks. The
@@ -199,7 +205,7 @@ class ReplayWorker:
         return code
 
     def _ask_once(self, adapter: GrantedAdapter, pending: PendingReplay, patience_s: float) -> grpc.StatusCode:
-        endpoint = adapter.rpc_endpoint
+        endpoint, paused_ns = adapter.rpc_endpoint, self._watch.paused_ns
         token = self._token()
         call = replay_pb2_grpc.ReplayStub(self._channel(adapter)).Replay(pending.message(), timeout=CALL_TIMEOUT_S)
         with self._condition:
@@ -216,6 +222,8 @@ class ReplayWorker:
                 return code
             if code is grpc.StatusCode.PERMISSION_DENIED:
                 self._session.forget_token(token)  # it may be older than the right to a topic that was added
+            if self._watch.paused_ns != paused_ns:  # this process was paused meanwhile, so the adapter is not to blame
+                return code
             times = self._failures.get(endpoint, (0, 0))[0]
             backoff_ns = min(BACKOFF_NS << min(times, 16), BACKOFF_MAX_NS)
             self._failures[endpoint] = (times + 1, time.monotonic_ns() + backoff_ns)

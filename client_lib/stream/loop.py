@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from tandemfeed.client_lib.errors import ThreadFailed
 from tandemfeed.client_lib.items import Item, Revoked
 from tandemfeed.client_lib.login.grant import Grant
 from tandemfeed.client_lib.login.session import Session
@@ -37,11 +38,27 @@ MOMENT_MS = 20  # after a pause, libzmq's thread and those of calls have passed 
 
 
 class Letters:
-    """What the background threads send to a loop. It exists before the loop, which needs a grant first."""
+    """What the background threads send to a loop. It exists before the loop, which needs a grant first.
+
+    Attributes:
+        failure: of one of these threads.
+    """
 
     def __init__(self) -> None:
         self.mailbox: Mailbox[Replayed | ReplayEnded] = Mailbox(MAILBOX_COUNT_MAX)
         self.grants = GrantBox(self.mailbox.wake)
+        self.failure: tuple[str, BaseException] | None = None
+
+    def fail(self, name: str, failure: BaseException) -> None:
+        """A thread has ended with this error: every later poll raises it."""
+        self.failure = self.failure or (name, failure)
+        self.mailbox.wake()
+
+    def check(self) -> None:
+        """Raises: ThreadFailed: a thread has ended with an error."""
+        if self.failure is not None:
+            name, failure = self.failure
+            raise ThreadFailed(f"thread {name} ended with an unexpected error: {failure!r}") from failure
 
 
 class Loop:
@@ -84,7 +101,7 @@ class Loop:
         self._is_turn_open = False
         self._shared = shared
         self.inbox = Inbox(shared.receive_queue_count_max, self._mailbox.fd, self._mailbox.wake)
-        self._replay = ReplayWorker(session, self._mailbox.put)
+        self._replay = ReplayWorker(session, self._mailbox.put, letters.fail)
         try:
             self.channels = channels_of(self._replay.request)
             self.channels.clock = self._clock = PauseFreeClock(self._turn_at_ns)
@@ -93,6 +110,11 @@ class Loop:
         except BaseException:
             self._end_threads()
             raise
+
+    @property
+    def feed(self) -> str:
+        """The feed's name."""
+        return self.channels.grant.feed_name
 
     def stop(self) -> None:
         """Make `poll` return. Any thread or signal handler may call this."""
@@ -109,13 +131,18 @@ class Loop:
         """Run until there are items, the time-out has passed or the loop is over.
 
         Messages are returned as soon as they are there; the next call begins with the rest of their turn.
+
+        Raises:
+            ThreadFailed: a background thread has ended with an error.
         """
+        self._letters.check()
         give_up_at_ns = None if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
         ready = self.channels.ready
         if self._is_turn_open:
             self._finish_turn()
         while not ready and not self.is_over:
             self._receive(self._wait_ms(give_up_at_ns))
+            self._letters.check()
             self._take_arrivals(missed_nothing=self._missed_nothing())
             if ready:
                 break

@@ -7,8 +7,8 @@ it is in `Readable`.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,13 @@ from tandemfeed.client_lib.login.grant import Grant
 from tandemfeed.client_lib.login.grant_stream import GrantStream
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.losses.loss_report import LossReport
-from tandemfeed.client_lib.losses.loss_watch import LossWatch
 from tandemfeed.client_lib.messages.decoding import Decoder
 from tandemfeed.client_lib.messages.message import MessageClasses
+from tandemfeed.client_lib.own_process import check_may_connect
 from tandemfeed.client_lib.reading.conflation import check_key
 from tandemfeed.client_lib.reading.cursor import Cursor
 from tandemfeed.client_lib.reading.event_log import log_event
-from tandemfeed.client_lib.reading.lag import Dropped, Lag, LagPolicy
-from tandemfeed.client_lib.reading.read_ahead import ReadAhead
+from tandemfeed.client_lib.reading.lag import LagPolicy
 from tandemfeed.client_lib.reading.reading import M, Readable
 from tandemfeed.client_lib.replay.last_values import LastValues, last_values
 from tandemfeed.client_lib.replay.locating import Wanted, locate
@@ -33,6 +32,7 @@ from tandemfeed.client_lib.replay.playback import Playback
 from tandemfeed.client_lib.state_folder import state_folder
 from tandemfeed.client_lib.stream.channels import Channels
 from tandemfeed.client_lib.stream.loop import Letters, Loop
+from tandemfeed.client_lib.stream.open_subscription import OpenSubscription, close_when_dropped
 from tandemfeed.client_lib.stream.sockets.shared_sockets import SharedSockets
 from tandemfeed.client_lib.stream.sockets.transport_choice import Transport
 from tandemfeed.client_lib.stream.starts import Start, first_message_of, session_of, time_of
@@ -42,8 +42,6 @@ from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import RequestReplay
 from tandemfeed.feedcore.topics import TopicEntry
-
-PLAYBACK_STEP_NS = 50_000_000  # at most, so that `stop` and time-outs are noticed
 
 
 class Subscription(Readable[M]):
@@ -94,11 +92,9 @@ class Subscription(Readable[M]):
         self._transport: Transport = transport
         self._merger_config = merger_config
         self.counters = CounterSet()
-        self._is_stopping = self._is_disposed = False
-        self._opening_lock, self._loop_lock = threading.Lock(), threading.Lock()
-        self._loop_thread: int | None = None
-        self._opened: Loop | None = None
-        self._ahead: ReadAhead | None = None
+        self._is_ending = False
+        self._opening_lock = threading.Lock()
+        self._opened: OpenSubscription | None = None
 
     def open(self) -> None:
         """Subscribe, and join the adapters' streams. Idempotent; everything that needs it calls it.
@@ -106,67 +102,73 @@ class Subscription(Readable[M]):
         Raises:
             ClientError: as `Client.subscribe` lists them.
         """
+        self.process.check()
         with self._opening_lock:
-            if self._opened is None and not self._is_stopping:
+            if self._opened is None and not self._is_ending:
+                check_may_connect()
                 try:
                     self._opened = self._open()
-                    if self.lag_policy.reads_ahead:
-                        self._ahead = ReadAhead(self._poll_ahead, self._opened.stop, self.lag_policy)
                 except BaseException:
                     if self.cursor is not None:
                         self.cursor.close()
                     raise
+                self._finaliser = close_when_dropped(self, self._opened)
+        if self._source.is_ended and self._opened is not None:  # stopped meanwhile
+            self._opened.stop()
 
-    def _open(self) -> Loop:
+    def _open(self) -> OpenSubscription:
         if self.cursor is not None:
             self.cursor.open()
         feed, topics, grant_timeout_s = self._request
         letters = Letters()
         unicast_key = b"" if self._transport == "multicast" else self._sockets.keys.public
         try:
-            self._id, grant = self._grants.subscribe(feed, topics, letters.grants.put, grant_timeout_s, unicast_key)
+            self._id, grant = self._grants.subscribe(
+                feed, topics, letters.grants.put, grant_timeout_s, unicast_key, fail=letters.fail
+            )
         except BaseException:
             letters.mailbox.close()
             raise
-
-        def channels(request_replay: Callable[[RequestReplay], None]) -> Channels:
-            if self.cursor is not None:
-                self.cursor.check_feed(grant.feed_name)
-            values = self._last_values(grant)
-            beginnings, shortened = locate(self._session, grant, dict(self._wanted(grant, values)))
-            made = Channels(
-                grant,
-                self.counters,
-                request_replay,
-                start=self._start,
-                beginnings=beginnings,
-                where=self._where,
-                snapshot_by=self.lag_policy.conflate_by if self._start == "snapshot" else "",
-                last_values=values,
-                cursor=self.cursor,
-                verify=self._verify,
-                merger_config=self._merger_config,
-            )
-            if self._start == "snapshot" or self.lag_policy.on_lag == "conflate":
-                check_key(self.lag_policy.conflate_by, made.decoder)
-            made.ready += shortened
-            return made
-
+        cancel = partial(self._grants.cancel, self._id)
         try:
-            self._report = LossReport(self._loss_folder, grant.feed_name)
-            return Loop(
+            report = LossReport(self._loss_folder, grant.feed_name)
+            loop = Loop(
                 self._session,
                 letters,
                 self.counters,
-                self._report,
-                channels,
+                report,
+                partial(self._channels, grant),
                 self._sockets,
                 self._transport,
                 reports_lag=not self.lag_policy.reads_ahead,
             )
+            return OpenSubscription(loop, report, self.cursor, cancel, self.lag_policy, self._playback)
         except BaseException:
-            self._grants.cancel(self._id)
+            cancel()
             raise
+
+    def _channels(self, grant: Grant, request_replay: Callable[[RequestReplay], None]) -> Channels:
+        if self.cursor is not None:
+            self.cursor.check_feed(grant.feed_name)
+        values = self._last_values(grant)
+        beginnings, shortened = locate(self._session, grant, dict(self._wanted(grant, values)))
+        made = Channels(
+            grant,
+            self.counters,
+            request_replay,
+            start=self._start,
+            beginnings=beginnings,
+            where=self._where,
+            snapshot_by=self.lag_policy.conflate_by if self._start == "snapshot" else "",
+            last_values=values,
+            cursor=self.cursor,
+            verify=self._verify,
+            merger_config=self._merger_config,
+        )
+        if self._start == "snapshot" or self.lag_policy.on_lag == "conflate":
+            check_key(self.lag_policy.conflate_by, made.decoder)
+        made.ready += shortened
+        return made
 
     def _last_values(self, grant: Grant) -> dict[int, LastValues]:
         """With what a snapshot begins. A filter that may hide the last message of a key needs the history instead, and
@@ -203,8 +205,13 @@ class Subscription(Readable[M]):
 
     @property
     def _loop(self) -> Loop:
+        self.process.check()
         assert self._opened is not None, "the subscription has not begun"
-        return self._opened
+        return self._opened.loop
+
+    @property
+    def _is_disposed(self) -> bool:
+        return self._opened is not None and self._opened.is_closed
 
     # ---- for the application ----
 
@@ -225,7 +232,7 @@ class Subscription(Readable[M]):
     @property
     def is_closed(self) -> bool:
         """True once `stop` or `close` was called, or the grant was revoked."""
-        return self._is_stopping
+        return self._is_ending or (self._opened is not None and self._opened.is_stopping)
 
     @property
     def has_ended(self) -> bool:
@@ -237,82 +244,37 @@ class Subscription(Readable[M]):
         """The classes of the feed's messages."""
         return self.decoder.classes
 
+    def open_items(self) -> OpenSubscription | None:
+        """Open it, and return what is polled then; None: it was stopped before."""
+        self.open()
+        return self._opened
+
     def poll_unhandled(self, timeout_s: float | None = None) -> list[Item]:
         """As `poll`, for those who report themselves what was handled."""
-        self.open()
-        if self._playback is not None:
-            items = self._play(self._playback, timeout_s)
-        elif self._ahead is None:
-            items = self._poll_loop(timeout_s)
-            self._is_stopping |= self._is_disposed
-        else:
-            items = [] if self._is_stopping else self._ahead.take(timeout_s)
-            self._is_stopping |= self._ahead.is_over
-            self._report_dropped(items)
-        return items
-
-    def _play(self, playback: Playback, timeout_s: float | None) -> list[Item]:
-        """The items that are due; receives more only when none waits."""
-        give_up_at_ns = None if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
-        while not self._is_stopping:
-            now_ns = time.monotonic_ns()
-            if due := playback.take(now_ns):
-                return due
-            if playback.is_over:
-                self.stop()
-                self._poll_loop(0)  # closes it
-            elif (due_at_ns := playback.next_due_ns(now_ns)) is not None:
-                time.sleep(min(due_at_ns - now_ns, PLAYBACK_STEP_NS) / 1e9)
-            else:
-                items = self._poll_loop(PLAYBACK_STEP_NS / 1e9)
-                channels = self._loop.channels
-                playback.put(items, channels.grant.topics_by_channel, is_live=channels.are_live, unix_ns=time.time_ns())
-                self._is_stopping |= self._is_disposed and not items
-            if give_up_at_ns is not None and now_ns >= give_up_at_ns:
-                break
-        return []
-
-    def _report_dropped(self, items: list[Item]) -> None:
-        watch = LossWatch(lambda: self.grant)
-        for item in items:
-            if isinstance(item, Dropped):
-                watch.on_event(item)
-        if watch.found and (failed := self._report.write(watch.take())) is not None:
-            items.append(failed)
-
-    def _poll_loop(self, timeout_s: float | None) -> list[Item]:
-        if not self._loop_lock.acquire(blocking=False):
-            raise RuntimeError("another thread is polling this subscription; poll it from one thread at a time")
-        self._loop_thread = threading.get_ident()
-        try:
-            return [] if self._is_stopping else self._loop.poll(timeout_s)
-        finally:
-            self._loop_thread = None
-            if self._is_stopping or self._loop.is_over:
-                self._dispose()
-            self._loop_lock.release()
-
-    def _poll_ahead(self) -> list[Item] | None:
-        items = self._poll_loop(None)
-        return items if items or not self._is_disposed else None
+        opened = self.open_items()
+        return [] if opened is None else opened.poll(timeout_s)
 
     def stop(self) -> None:
-        """End the loop: `poll` returns immediately. Never blocks; safe to call from any thread or signal handler."""
-        self._is_stopping = True
-        if self._opened is not None:
-            self._opened.stop()
+        """End the subscription: `poll` returns immediately, and no reading gives anything more. Never blocks; safe to
+        call from any thread or signal handler."""
+        if not self.process.is_inherited:
+            self._source.is_ended = self._is_ending = True
+            if self._opened is not None:
+                self._opened.stop()
 
     def close(self) -> None:
         """Stop, leave the groups, end the background threads. Safe to call from any thread; idempotent."""
+        if self.process.is_inherited:  # nothing of it belongs to this process
+            return
         self.stop()
-        if self._loop_thread == threading.get_ident():
-            return  # called inside poll, which disposes when it returns
-        with self._opening_lock, self._loop_lock:
-            self._dispose()
+        self._source.end_thread()
+        with self._opening_lock:
+            if self._opened is not None:
+                if not self._opened.close():
+                    return
+                self._finaliser.detach()
             if self.cursor is not None:
                 self.cursor.close()
-        if self._ahead is not None:
-            self._ahead.join()
 
     def modify(self, add: Sequence[str] = (), remove: Sequence[str] = (), *, timeout_s: float = 10.0) -> None:
         """Add and remove topics, and wait until the administration server has accepted the change.
@@ -345,6 +307,7 @@ class Subscription(Readable[M]):
     def statistics(self) -> SubscriptionStatistics:
         """A snapshot, for views and metrics."""
         loop, granted = self._loop, self.grant.groups
+        assert self._opened is not None
         return SubscriptionStatistics(
             datagrams=loop.inbox.datagram_count,
             replayed_packets=loop.replayed_count,
@@ -354,19 +317,5 @@ class Subscription(Readable[M]):
             groups=tuple(group for group in loop.sockets.groups if group in granted),
             unicast_endpoints=loop.sockets.unicast_endpoints,
             active_adapter_id=self.grant.active_adapter_id,
-            lag=self._lag(),
+            lag=self._opened.lag(),
         )
-
-    def _lag(self) -> Lag:
-        if self._ahead is not None:
-            return self._ahead.lag()
-        channels, age_ns = self._loop.channels, self._loop.queues.age_ns(time.monotonic_ns())
-        return Lag(channels.missing_count, age_ns)
-
-    def _dispose(self) -> None:
-        if self._opened is None or self._is_disposed:
-            return
-        self._is_disposed = True
-        self._grants.cancel(self._id)
-        self._opened.close()
-        self._report.close()

@@ -16,10 +16,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import zmq
 
+from tandemfeed.client_lib.errors import ThreadFailed
 from tandemfeed.client_lib.login.grant import Grant
 from tandemfeed.client_lib.stream.sockets.inbox import Arrival, Inbox
 from tandemfeed.client_lib.stream.sockets.receivers import Receiver, Receivers
@@ -27,6 +27,8 @@ from tandemfeed.client_lib.stream.sockets.transport_choice import UnicastChosen
 from tandemfeed.client_lib.stream.sockets.united_grant import united
 from tandemfeed.feedcore.pause_free_clock import LOOK_EVERY_NS, PauseFreeClock
 from tandemfeed.feedcore.wire.refusal import PacketRefused
+from tandemfeed.runtime.threads import mark_unhealthy, start_thread
+from tandemfeed.runtime.zeromq import Context
 from tandemfeed.transport.multicast.groups import BadGroup
 from tandemfeed.transport.sealing.opening import ReceivedPacket, ReceivedSignature, StreamOpener
 
@@ -46,10 +48,10 @@ class FeedSockets:
         has_more: the last turn left datagrams in the receive queues.
     """
 
-    def __init__(self, feed_id: int, receivers_of: Callable[[zmq.Context[Any]], Receivers]) -> None:
+    def __init__(self, feed_id: int, receivers_of: Callable[[Context], Receivers]) -> None:
         self.deadline_ns: int | None = None
         self.has_more = False
-        self._context: zmq.Context[Any] = zmq.Context()
+        self._context = Context()
         self._receivers = receivers_of(self._context)
         self._opener = StreamOpener(feed_id)
         self._key_ids: set[int] = set()
@@ -108,8 +110,7 @@ class FeedSockets:
                 self._apply_rest()
                 raise
             if len(self._grants) > 1 and self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="tandemfeed-receiver", daemon=True)
-                self._thread.start()
+                self._thread = start_thread(self._run, "tandemfeed-receiver", self._fail)
 
     def apply(self, inbox: Inbox, grant: Grant) -> None:
         """A subscription has a new grant.
@@ -140,9 +141,9 @@ class FeedSockets:
             self._thread.join()
         self._receivers.close()
         if self._was_interrupted:
-            threading.Thread(target=self._context.destroy, args=(0,), name="tandemfeed-zmq-end", daemon=True).start()
+            start_thread(self._context.close, "tandemfeed-zmq-end", mark_unhealthy)
         else:
-            self._context.destroy(linger=0)
+            self._context.close()
         os.close(self._waker)
 
     # ---- what a subscription's loop does ----
@@ -161,7 +162,7 @@ class FeedSockets:
         inbox.is_waiting = True
         try:
             if self._failure is not None:
-                raise RuntimeError("receiving has ended with an error") from self._failure
+                raise ThreadFailed(f"receiving has ended with an error: {self._failure!r}") from self._failure
             return bool(zmq.zmq_poll([(inbox.fd, zmq.POLLIN)], 0 if inbox else wait_ms))
         finally:
             inbox.is_waiting = False
@@ -233,18 +234,19 @@ class FeedSockets:
 
     def _run(self) -> None:
         """The thread."""
-        try:
-            while self._take(self._wake_thread, for_thread=True):
-                try:
-                    # While something can become due, not for long, so that a pause of this process is noticed as one.
-                    if self._receive(self._waker, -1 if self.deadline_ns is None else LOOK_EVERY_NS // 1_000_000):
-                        os.eventfd_read(self._waker)
-                finally:
-                    self._give_back()
-        except BaseException as error:  # noqa: BLE001  each subscription raises it
-            self._failure = error
-            for inbox in list(self._grants):
-                inbox.wake()
+        while self._take(self._wake_thread, for_thread=True):
+            try:
+                # While something can become due, not for long, so that a pause of this process is noticed as one.
+                if self._receive(self._waker, -1 if self.deadline_ns is None else LOOK_EVERY_NS // 1_000_000):
+                    os.eventfd_read(self._waker)
+            finally:
+                self._give_back()
+
+    def _fail(self, _: str, failure: BaseException) -> None:
+        """The thread ended with an error: each subscription raises it."""
+        self._failure = failure
+        for inbox in list(self._grants):
+            inbox.wake()
 
     # ---- with the sockets ----
 

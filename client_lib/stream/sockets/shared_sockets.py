@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
-
-import zmq
 
 from tandemfeed.client_lib.login.grant import Grant
 from tandemfeed.client_lib.stream.sockets.feed_sockets import FeedSockets
 from tandemfeed.client_lib.stream.sockets.inbox import Inbox
 from tandemfeed.client_lib.stream.sockets.receivers import Receivers
 from tandemfeed.client_lib.stream.sockets.transport_choice import Transport
+from tandemfeed.runtime.zeromq import Context
 from tandemfeed.transport.multicast.sockets import RECEIVE_QUEUE_COUNT_MAX, Multicast
 from tandemfeed.transport.unicast.wire import CurveKeys
 
@@ -44,7 +42,7 @@ class SharedSockets:
         """
         key: Key = grant.feed_name, transport
 
-        def receivers(context: zmq.Context[Any]) -> Receivers:
+        def receivers(context: Context) -> Receivers:
             queue_count_max = self.receive_queue_count_max
             return Receivers(context, self._multicast, transport, self.keys, receive_queue_count_max=queue_count_max)
 

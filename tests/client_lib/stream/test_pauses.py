@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import math
 import time
 from collections.abc import Callable
 
@@ -11,6 +11,8 @@ import pytest
 from tandemfeed.client_lib import ConfirmationPaused, Distrusted, Gap, Stale, UnicastChosen
 from tandemfeed.client_lib.items import Item
 from tandemfeed.feedcore.merge.config import MS, MergerConfig
+from tandemfeed.feedcore.wire.output_packet import OutputPacket
+from tests.client_lib.beating import Beating
 from tests.client_lib.reader_process import ReaderProcess
 from tests.client_lib.toy_cluster import (
     ToyCluster,
@@ -45,12 +47,19 @@ class Sending:
 
     def __init__(self, cluster: ToyCluster) -> None:
         self._cluster, self._next = cluster, 1
+        self._sent_at_s, self.longest_silence_s = math.inf, 0.0
+
+    def _send(self, made: OutputPacket) -> None:
+        now_s = time.monotonic()
+        self.longest_silence_s = max(self.longest_silence_s, now_s - self._sent_at_s)
+        for adapter in self._cluster.adapters:
+            adapter.send(made)
+        self._sent_at_s = now_s
 
     def messages(self, count: int) -> int:
         """Send messages; returns the number of the last."""
         for _ in range(count):
-            for adapter in self._cluster.adapters:
-                adapter.send(packet(self._next, self._next, 1))
+            self._send(packet(self._next, self._next, 1))
             self._next += 1
         return self._next - 1
 
@@ -58,8 +67,7 @@ class Sending:
         give_up_at_s = time.monotonic() + give_up_s
         while not is_done():
             assert time.monotonic() < give_up_at_s
-            for adapter in self._cluster.adapters:
-                adapter.send(heartbeat(self._next))
+            self._send(heartbeat(self._next))
             time.sleep(0.01)  # the interval of heartbeats
 
     def beat_for(self, seconds: float) -> None:
@@ -85,7 +93,8 @@ def test_a_process_that_was_stopped_calls_no_stream_silent(cluster: ToyCluster, 
             sending.beat_for(0.3)
         last = sending.messages(1)
         sending.beat_until(lambda: reader.listen() and ["message", last] in reader.said)
-        assert [each for each in reader.said if each[0] == "event"] == []
+        if sending.longest_silence_s < 0.1:  # else the machine stopped the adapters, too
+            assert [each for each in reader.said if each[0] == "event"] == []
 
 
 def test_an_application_that_pauses_while_it_waits_for_a_replay_gets_the_messages_and_no_gap(
@@ -131,22 +140,3 @@ def test_an_application_that_always_pauses_learns_that_one_stream_is_silent(clus
             time.sleep(0.06)  # twice what counts
         beating.stop()
         assert [each.adapter_id for each in items if isinstance(each, Stale)] == [2]
-
-
-class Beating:
-    """Adapters that beat every 10 ms in a thread."""
-
-    def __init__(self, cluster: ToyCluster, next_message_seq: int, adapter_ids: tuple[int, ...] = (1, 2)) -> None:
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(cluster, next_message_seq, adapter_ids), daemon=True)
-        self._thread.start()
-
-    def _run(self, cluster: ToyCluster, next_message_seq: int, adapter_ids: tuple[int, ...]) -> None:
-        while not self._stopped.wait(0.01):
-            for adapter in cluster.adapters:
-                if adapter.adapter_id in adapter_ids:
-                    adapter.send(heartbeat(next_message_seq))
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
