@@ -232,6 +232,15 @@ def _adapter_alerts(
         level = Level.CRITICAL if is_active else Level.WARNING
         what = f"{name} is connected and silent"
         yield Alert(level, f"{what} for {duration(row.silence_ns)}: paused, or overloaded", what)
+    for doubt in row.doubts:
+        if doubt.last_unix_ns > feed.now_unix_ns - thresholds.recent_ns:
+            what = f"{name} is not believed"
+            yield Alert(
+                Level.WARNING,
+                f"{what}: it {doubt.what} ({doubt.count:,} reports refused, last at {clock(doubt.last_unix_ns)}); "
+                f"if it is faulty or in wrong hands: tandemfeed admin fail {feed.feed.name} {name}",
+                what,
+            )
     if row.attending and row.HasField("state"):
         yield from _resource_alerts(row, feed, thresholds)
 

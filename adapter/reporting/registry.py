@@ -159,6 +159,7 @@ class Registry:
         self._servers.answered(self._asked)
         own = own_start(reply)
         self._request.resume_incarnation, self._request.resume_salt = own.incarnation, own.salt
+        self._request.resume_proof = reply.start_proof
         self._request.replace = False  # only once: two processes with --replace would replace each other forever
         self._on_registered(reply)
         return reply

@@ -20,6 +20,7 @@ from tandemfeed.admin_server.feed.feed_state import FeedState
 from tandemfeed.admin_server.feed.grants import feed_grant
 from tandemfeed.admin_server.feed.keys.given_rights import GivenRights, contributed_channel, contribution_to
 from tandemfeed.admin_server.feed.keys.key_ring import SOURCE, KeyRing
+from tandemfeed.admin_server.feed.members.claims import Grounds
 from tandemfeed.admin_server.feed.members.registrations import REASON_LENGTH_MAX, ProcessStart
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.feed.timekeeper import Timekeeper
@@ -27,15 +28,16 @@ from tandemfeed.admin_server.lease.lease_core import FeedLease
 from tandemfeed.admin_server.policy.rules import Action, Extent
 from tandemfeed.admin_server.records.lease_records import ClusterRecords, RecordsUnavailable
 from tandemfeed.admin_server.settings import AdapterSettings, FeedSettings
+from tandemfeed.feedcore.wire.refusal import PacketRefused
 from tandemfeed.runtime.threads import failed_threads
 from tandemfeed.transport.calls.notices.layout import GrantNotice
-from tandemfeed.transport.calls.server_proofs import Prover
+from tandemfeed.transport.calls.server_proofs import ProofVerifier, Prover, epoch_statement, start_statement
+from tandemfeed.transport.sealing.epoch_proofs import decode_epoch_proof
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.broker")
 # A number that is further ahead of the records than this is an adapter's error, and not from before a restored backup.
 EPOCH_JUMP_MAX = 1 << 20
-INCARNATION_JUMP_MAX = 1 << 16
 
 
 class Grants(Protocol):
@@ -150,8 +152,10 @@ class FeedBroker:
     def report(self, attendance: Attendance, report: admin_pb2.AdapterReport) -> None:
         """Process a report: the adapter's state, its requests, or both."""
         epoch = max((channel.position.epoch for channel in report.state.channels), default=0)
-        if max(epoch, report.renew_epoch) > self._state.reserved_end:
-            self._learn_epoch(attendance.adapter, max(epoch, report.renew_epoch))
+        epoch = max(epoch, report.renew_epoch)
+        if epoch > self._state.reserved_end and not self._learn_epoch(attendance.adapter, report.state, epoch):
+            self._state.hear(attendance, report.report_id)
+            return
         if self._state.report(attendance, report) and report.fail_reason:
             self.operations.fail_on_request(attendance.adapter, report.fail_reason[:REASON_LENGTH_MAX])
 
@@ -184,28 +188,63 @@ class FeedBroker:
         self._audit.write("left", feed=self.feed.name, adapter=attendance.adapter.name)
 
     def _check_known(self, adapter: AdapterSettings, request: admin_pb2.RegisterRequest) -> None:
-        """An adapter presents a start other than its last. One that the records never knew proves that they are old."""
+        """An adapter presents a start other than its last. One that this server registered, as its own signature says,
+        and that the records do not know proves that they are old."""
         presented, newest = request.resume_incarnation, self._records.newest_incarnation()
-        if presented > newest + INCARNATION_JUMP_MAX:
-            LOG.error("an adapter presents an impossible start", extra={"adapter": adapter.name, "start": presented})
+        if presented <= newest and not self._state.contradicts(request):
+            return
+        what = f"presents start {presented}, which the records (up to {newest}) do not know"
+        key = request.public_key
+        registered = start_statement(self.feed.feed_id, adapter.adapter_id, presented, request.resume_salt, key)
+        if not self._is_proved(registered, request.resume_proof):
+            self._state.refuse_claim("start", adapter, f"{what}, without this server's proof")
             return
         if presented > newest:
             self._records.skip_incarnations(presented)
-        elif not self._state.contradicts(request):
-            return
-        self._on_rollback(f"{adapter.name} presents start {presented}, which the records (up to {newest}) do not know")
+        self._on_rollback(f"{adapter.name} {what}")
 
-    def _learn_epoch(self, adapter: AdapterSettings, epoch: int) -> None:
-        """An adapter was in an epoch that the records never reserved: they are old. Later epochs must be higher."""
+    def _learn_epoch(self, adapter: AdapterSettings, state: common_pb2.FeedAdapterState, epoch: int) -> bool:
+        """An adapter is in an epoch that the records never reserved. If there are grounds to believe it, they are old,
+        and later epochs must be higher. False: it is not believed."""
         known = self._state.reserved_end
-        if epoch > known + EPOCH_JUMP_MAX:
-            LOG.error("an adapter reports an impossible epoch", extra={"adapter": adapter.name, "epoch": epoch})
-            return
-        self._on_rollback(f"{adapter.name} was in epoch {epoch}; the records know epochs up to {known}")
+        grounds, believed = self._state.judge_claim(
+            "epoch", adapter, epoch, known, is_proved=self._is_epoch_proved(state.epoch_proof, epoch)
+        )
+        what = f"was in epoch {epoch}; the records know epochs up to {known}"
+        if grounds is Grounds.NONE or believed > known + EPOCH_JUMP_MAX:
+            self._state.refuse_claim("epoch", adapter, f"{what}, and nothing else supports it")
+            return False
+        if grounds is Grounds.PROOF:
+            self._on_rollback(f"{adapter.name} {what}")
         try:
-            self._state.skip_epochs(epoch, self._records.reserve_epochs(self.feed.feed_id, epoch))
+            if grounds is Grounds.MOST:  # this feed's adapters say so, which is no reason to distrust another's keys
+                self.distrust(
+                    f"more than half of the adapters were in epoch {believed}; the records know up to {known}"
+                )
+            self._state.skip_epochs(believed, self._records.reserve_epochs(self.feed.feed_id, believed))
         except RecordsUnavailable:  # its next report tries again
             LOG.exception("could not reserve epochs", extra={"feed": self.feed.name})
+        return epoch <= believed
+
+    def _is_epoch_proved(self, datagram: bytes, epoch: int) -> bool:
+        """Whether a proof shows that this server granted this epoch or a later one."""
+        try:
+            proof = decode_epoch_proof(datagram)
+        except PacketRefused:
+            return False
+        statement = epoch_statement(self.feed.feed_id, proof.adapter_id, proof.epoch)
+        return proof.feed_id == self.feed.feed_id and proof.epoch >= epoch and self._is_proved(statement, proof.proof)
+
+    def _is_proved(self, statement: bytes, proof: bytes) -> bool:
+        return ProofVerifier(self._token_keys()).is_proved(statement, proof)
+
+    def start_proof(self, adapter: AdapterSettings, incarnation: int) -> bytes:
+        """This server's proof that it registered a start; empty if it is not the newest any more."""
+        start = self._state.newest_start(adapter.adapter_id)
+        if start is None or start.incarnation != incarnation:
+            return b""
+        feed_id, adapter_id = self.feed.feed_id, adapter.adapter_id
+        return self._prove(start_statement(feed_id, adapter_id, incarnation, start.salt, start.public_key))
 
     def shut_out(self, disabled: frozenset[str]) -> None:
         """From now on, exactly these identities are disabled: end the streams of adapters that have them."""
@@ -340,9 +379,11 @@ class FeedBroker:
         finally:
             self._state.announce()  # also wakes the timekeeper, which replaces them later if that failed
 
-    def report_source(self, identity: str, report: admin_pb2.SourceReport) -> None:
-        """Keep the report of a source's process."""
-        self._state.sources.note(identity, report, time.monotonic_ns(), time.time_ns())
+    def report_source(self, identity: str, report: admin_pb2.SourceReport, *, is_feeds_own: bool = False) -> None:
+        """Keep the report of a source's process. Args: is_feeds_own: it may send this feed's source packets, so
+        adapters may follow it into a session."""
+        now = time.monotonic_ns(), time.time_ns()
+        self._state.sources.note(identity, report, *now, vouches=is_feeds_own)
 
     def history(self) -> list[admin_pb2.HistoryEvent]:
         """What happened to the feed's roles, the newest last."""

@@ -29,6 +29,7 @@ from tandemfeed.admin_server.feed.descriptions import (
 from tandemfeed.admin_server.feed.grants import FeedView
 from tandemfeed.admin_server.feed.keys.key_ring import KeyRing
 from tandemfeed.admin_server.feed.members.adapter_starts import AdapterStarts
+from tandemfeed.admin_server.feed.members.claims import Claims, Grounds, impossible_in
 from tandemfeed.admin_server.feed.members.feed_reports import FeedReports
 from tandemfeed.admin_server.feed.members.registered_processes import RegisteredProcesses
 from tandemfeed.admin_server.feed.members.registrations import ENDPOINT_LENGTH_MAX, AnotherProcess, ProcessStart
@@ -50,6 +51,7 @@ from tandemfeed.v1 import admin_pb2, common_pb2
 LOG = logging.getLogger("tandemfeed.admin_server.feed.feed_state")
 # A new active and its clients first finish a takeover, for which they need the processors; then they hear who has left.
 ANNOUNCE_PAUSE_NS = round(TAKEOVER_S * 1e9)
+SESSION_GRACE_NS = 15_000_000_000  # an adapter of a feed has two graces of 5 s to change the session
 RETRY_S = 1.0  # until keys that are due are asked for again
 PAUSE_S_MAX = 600.0  # the validity of keys follows the wall clock, which may be changed; leases do not depend on it
 
@@ -92,6 +94,9 @@ class FeedState:
         self._conversions = Conversions(feed)
         self._resumed: dict[int, int] = {}  # adapter_id -> incarnation of a start that registered again
         self._sessions = CurrentSession(feed, records)
+        self._claims = Claims()
+        self._later_since_ns: dict[int, int] = {}  # adapter_id -> since when it reports a later session than the feed's
+        self._channel_ids = frozenset(channel_ids)
         self._subscribers = SubscriberStreams(self._attending)
         self._announce_at_ns: int | None = None
         self._is_stopped = False
@@ -207,6 +212,41 @@ class FeedState:
         with self._changed:
             return self._starts.contradicts(request)
 
+    def newest_start(self, adapter_id: int) -> common_pb2.AdapterStart | None:
+        """The start of an adapter that registered last."""
+        with self._changed:
+            known = self._starts.announced(adapter_id, time.monotonic_ns())
+            return known[-1] if known else None
+
+    # ---- claims beyond the records ----
+
+    def judge_claim(
+        self, kind: str, adapter: AdapterSettings, claimed: int, known: int, *, is_proved: bool
+    ) -> tuple[Grounds, int]:
+        """Why, and up to which number, a number beyond the records is believed."""
+        with self._changed:
+            return self._claims.judge(kind, adapter.adapter_id, claimed, known, self._members(), is_proved=is_proved)
+
+    def refuse_claim(self, kind: str, adapter: AdapterSettings, what: str) -> None:
+        """Note that what an adapter said is not believed."""
+        with self._changed:
+            self._refuse(kind, adapter.adapter_id, what)
+
+    def hear(self, attendance: Attendance, report_id: int) -> None:
+        """An adapter reported something that is not believed: it lives, and nothing else of the report counts."""
+        with self._changed:
+            if self._attending.get(attendance.adapter.adapter_id) is attendance:
+                attendance.report_id, attendance.heard_at_ns = report_id, time.monotonic_ns()
+                attendance.order_if_room(report_heard=admin_pb2.ReportHeard(report_id=report_id))
+
+    def _members(self) -> frozenset[int]:
+        """The adapters that are not failed."""
+        return frozenset(each.adapter_id for each in self._feed.adapters) - self.lease.candidates.failed.keys()
+
+    def _refuse(self, kind: str, adapter_id: int, what: str) -> None:
+        if self._claims.refuse(kind, adapter_id, what, time.time_ns()):
+            self.note("claim refused", adapter=self.name_of(adapter_id), reason=what)
+
     def skip_epochs(self, after: int, reserved_end: int) -> None:
         """Grant only epochs after this one from now on."""
         with self._changed:
@@ -247,6 +287,9 @@ class FeedState:
             if self._attending.get(adapter_id) is not attendance:
                 return False
             attendance.report_id, attendance.heard_at_ns = report.report_id, time.monotonic_ns()
+            if (what := impossible_in(report.state, self._channel_ids)) is not None:
+                self._refuse("state", adapter_id, f"reports {what}")
+                return False
             if report.renew_epoch and self._keeper.renew(attendance, report):
                 self._announce()
             self._starts.note_counters(adapter_id, attendance.incarnation, report.next_packet_counters)
@@ -413,6 +456,7 @@ class FeedState:
         """Return an adapter to the feed, after its readmission was recorded."""
         with self._changed:
             self.lease.readmit(adapter.adapter_id)
+            self._claims.forget(adapter.adapter_id)
             if (attendance := self._attending.get(adapter.adapter_id)) is not None:
                 attendance.order(readmitted=admin_pb2.AdapterReadmitted())
             self.note("adapter readmitted", adapter=adapter.name, by=by)
@@ -446,7 +490,13 @@ class FeedState:
     def status(self) -> admin_pb2.FeedStatus:
         """The feed's status for administrators, with every configured adapter."""
         with self._changed:
-            return self._reports.status(self.session, self._known, self._attending, len(self._subscribers))
+            status = self._reports.status(self.session, self._known, self._attending, len(self._subscribers))
+            for row in status.adapters:
+                row.doubts.extend(
+                    admin_pb2.DoubtedClaim(what=each.what, count=each.count, last_unix_ns=each.last_unix_ns)
+                    for each in self._claims.doubts(row.adapter.adapter_id)
+                )
+            return status
 
     def history(self) -> list[HistoryEvent]:
         """The last events, the newest last."""
@@ -521,7 +571,8 @@ class FeedState:
 
     def _note_state(self, adapter_id: int, state: common_pb2.FeedAdapterState) -> None:
         self._reports.note(adapter_id, state)
-        session_changed = self._sessions.note(state.session)
+        self._claims.withdraw("epoch", adapter_id)
+        session_changed = self._believes_session(adapter_id, state.session) and self._sessions.note(state.session)
         worst = worst_state(state)
         if worst is None:
             return
@@ -545,6 +596,22 @@ class FeedState:
             self._announce_soon()
         elif not self.lease.holder:
             self._changed.notify_all()  # the adapter is a candidate again, so the lease may have a deadline now
+
+    def _believes_session(self, adapter_id: int, session: int) -> bool:
+        """Whether adapters may be in this session: the source is, or more than half of those that attend."""
+        known, source, now_ns = self.session, self.sources.newest_session, time.monotonic_ns()
+        if session <= known:
+            self._later_since_ns.pop(adapter_id, None)
+            return False
+        attending = self._members() & self._attending.keys()
+        grounds, agreed = self._claims.judge("session", adapter_id, session, known, attending)
+        is_agreed = grounds is not Grounds.NONE and session <= agreed
+        if session <= source or (is_agreed and (not source or len(attending) > 1)):  # no source: a venue's own lines
+            return True
+        # Its source may report the session later than an adapter does, and the other adapters may follow later.
+        if now_ns - self._later_since_ns.setdefault(adapter_id, now_ns) > SESSION_GRACE_NS:
+            self._refuse("session", adapter_id, f"is in session {session}; the feed's is {max(known, source)}")
+        return False
 
     def _note_unicast_endpoint(self, adapter_id: int, endpoint: str) -> None:
         known = self._known[adapter_id]

@@ -89,6 +89,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             ended_source_starts=broker.gateways.ended_starts(),
             revoked_tokens=broker.rights.revoked.messages(),
             unicast_listen=adapter.unicast or "",
+            start_proof=broker.start_proof(adapter, own.incarnation),
         )
 
     async def Attend(  # noqa: N802
@@ -173,7 +174,7 @@ class AdapterRegistryService(admin_pb2_grpc.AdapterRegistryServicer):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, detail)
         request.host = request.host[:HOST_LENGTH_MAX]
         request.waiting_reason = request.waiting_reason[:REASON_LENGTH_MAX]
-        broker.report_source(caller.identity, request)
+        broker.report_source(caller.identity, request, is_feeds_own=self._is_source(broker, caller))
         reported = admin_pb2.SourceReported(
             token_keys=self._token_keys(),
             revoked_tokens=broker.rights.revoked.messages(),

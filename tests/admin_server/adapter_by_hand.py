@@ -28,6 +28,7 @@ class Adapter:
         attends: open its stream; otherwise `attend` does.
         unicast_server_key: the key for its unicast clients.
         rpc_endpoint: where it serves calls, and receives grant notices.
+        proves: it presents the server's proof of the start that it resumes.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Adapter:
         attends: bool = True,
         unicast_server_key: bytes = b"",
         rpc_endpoint: str = "127.0.0.1:1",
+        proves: bool = True,
     ) -> None:
         self._channel = channel_as(server, f"adapter-{name}")
         self._stub = admin_pb2_grpc.AdapterRegistryStub(self._channel)
@@ -62,6 +64,7 @@ class Adapter:
         )
         if resumes is not None:
             self._request.resume_incarnation, self._request.resume_salt = resumes.start.incarnation, resumes.start.salt
+            self._request.resume_proof = resumes.registered.start_proof if proves else b""
             self._request.next_packet_counters[1] = 5_000
         self.registered = self.register()
         self.start = self.registered.self.starts[-1]
@@ -89,11 +92,20 @@ class Adapter:
             pass
         self.ended.set()
 
-    def report(self, state: ReplicaState = ReplicaState.JOINING, next_seq: int = 1, **fields: int | str) -> None:
+    def report(
+        self,
+        state: ReplicaState = ReplicaState.JOINING,
+        next_seq: int = 1,
+        *,
+        epoch_proof: bytes = b"",
+        **fields: int | str,
+    ) -> None:
         self._reported = (state, next_seq)
         position = common_pb2.MessageStreamState(next_input_seq=next_seq, next_message_seq=next_seq)
         channel = common_pb2.ChannelState(channel_id=1, replica_state=state.value, position=position)
-        feed_state = common_pb2.FeedAdapterState(adapter_id=self.adapter_id, channels=[channel])
+        feed_state = common_pb2.FeedAdapterState(
+            adapter_id=self.adapter_id, channels=[channel], epoch_proof=epoch_proof
+        )
         self._reports.put(admin_pb2.AdapterReport(state=feed_state, **fields))  # type: ignore[arg-type]
 
     def await_order(self, kind: str) -> admin_pb2.AdapterOrder:

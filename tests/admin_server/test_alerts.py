@@ -135,6 +135,10 @@ def forge(feed: admin_pb2.FeedStatus) -> None:
     feed.adapters[0].state.forged_packets.add(address="10.0.0.9:5555", last_unix_ns=NOW - SECOND)
 
 
+def lie(feed: admin_pb2.FeedStatus) -> None:
+    feed.adapters[1].doubts.add(what="was in epoch 9000", count=12, last_unix_ns=NOW - SECOND)
+
+
 def fail_backup(feed: admin_pb2.FeedStatus) -> None:
     feed.adapters[1].failed_reason = "out of sync"
 
@@ -165,6 +169,7 @@ def fail_backup(feed: admin_pb2.FeedStatus) -> None:
         (lose_records, Level.WARNING, "a did not journal all packets: 7 records lost since its start, the last at"),
         (nearly_fill_disk, Level.WARNING, "a has 2.0% of its journal's disk free"),
         (forge, Level.WARNING, "a receives forged packets from 10.0.0.9:5555"),
+        (lie, Level.WARNING, "b is not believed: it was in epoch 9000 (12 reports refused, last at"),
         (fail_backup, Level.WARNING, "b is failed: out of sync"),
     ],
 )

@@ -34,6 +34,7 @@ _LEASE = Group(
         "admin_server/lease/lease_terms.py",
         "admin_server/lease/takeovers.py",
         "admin_server/feed/members/adapter_starts.py",
+        "admin_server/feed/members/claims.py",
         "admin_server/feed/members/registrations.py",
     ),
     (
@@ -44,6 +45,7 @@ _LEASE = Group(
         "tests/admin_server/lease/test_lease_machine.py",
         "tests/admin_server/lease/test_lease_terms.py",
         "tests/admin_server/feed/members/test_adapter_starts.py",
+        "tests/admin_server/feed/members/test_claims.py",
         "tests/admin_server/feed/members/test_registrations.py",
     ),
 )

@@ -21,6 +21,7 @@ class _Source:
     report: admin_pb2.SourceReport
     heard_at_ns: int
     heard_unix_ns: int
+    vouches: bool
 
     def is_reporting(self, now_ns: int, resumed_at_ns: int = 0) -> bool:
         return not self.report.is_stopping and self.silence_ns(now_ns, resumed_at_ns) <= DEAD_AFTER_NS
@@ -36,15 +37,33 @@ class FeedSources:
         self._known: dict[bytes, _Source] = {}  # by the nonce of the process, the longest known first
         self._lock = threading.Lock()
 
-    def note(self, identity: str, report: admin_pb2.SourceReport, now_ns: int, now_unix_ns: int) -> None:
-        """Keep a report. A process that begins to report replaces those that have ended."""
+    def note(
+        self,
+        identity: str,
+        report: admin_pb2.SourceReport,
+        now_ns: int,
+        now_unix_ns: int,
+        *,
+        vouches: bool = False,
+    ) -> None:
+        """Keep a report. A process that begins to report replaces those that have ended.
+
+        Args:
+            vouches: the identity may send the feed's source packets, so its word on the session counts.
+        """
         nonce = report.process_nonce
         with self._lock:
             if nonce not in self._known:
                 self._known = {key: each for key, each in self._known.items() if each.is_reporting(now_ns)}
                 for oldest in list(self._known)[: max(len(self._known) - KEPT_COUNT + 1, 0)]:
                     del self._known[oldest]
-            self._known[nonce] = _Source(identity, report, now_ns, now_unix_ns)
+            self._known[nonce] = _Source(identity, report, now_ns, now_unix_ns, vouches)
+
+    @property
+    def newest_session(self) -> int:
+        """The latest session that a source has reported; 0: none has reported."""
+        with self._lock:
+            return max((each.report.session for each in self._known.values() if each.vouches), default=0)
 
     def statuses(self, now_ns: int, resumed_at_ns: int = 0) -> list[admin_pb2.SourceStatus]:
         """The sources, for administrators. Args: resumed_at_ns: when this server's last pause ended."""

@@ -2846,6 +2846,7 @@ class AdapterStatus(_message.Message):
     AWAY_SINCE_UNIX_NS_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
     PROCESS_ID_FIELD_NUMBER: _builtins.int
+    DOUBTS_FIELD_NUMBER: _builtins.int
     attending: _builtins.bool
     failed_reason: _builtins.str
     """empty: it is not failed"""
@@ -2866,6 +2867,10 @@ class AdapterStatus(_message.Message):
     def adapter(self) -> _common_pb2.AdapterDescription: ...
     @_builtins.property
     def state(self) -> _common_pb2.FeedAdapterState: ...
+    @_builtins.property
+    def doubts(self) -> _containers.RepeatedCompositeFieldContainer[Global___DoubtedClaim]:
+        """since its last readmission, or since this server started"""
+
     def __init__(
         self,
         *,
@@ -2880,14 +2885,45 @@ class AdapterStatus(_message.Message):
         away_since_unix_ns: _builtins.int = ...,
         host: _builtins.str = ...,
         process_id: _builtins.int = ...,
+        doubts: _abc.Iterable[Global___DoubtedClaim] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "attending", b"attending", "away_since_unix_ns", b"away_since_unix_ns", "drained_reason", b"drained_reason", "failed_reason", b"failed_reason", "heard_unix_ns", b"heard_unix_ns", "host", b"host", "process_id", b"process_id", "replay_bytes_per_s_max", b"replay_bytes_per_s_max", "silence_ns", b"silence_ns", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "attending", b"attending", "away_since_unix_ns", b"away_since_unix_ns", "doubts", b"doubts", "drained_reason", b"drained_reason", "failed_reason", b"failed_reason", "heard_unix_ns", b"heard_unix_ns", "host", b"host", "process_id", b"process_id", "replay_bytes_per_s_max", b"replay_bytes_per_s_max", "silence_ns", b"silence_ns", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AdapterStatus: _TypeAlias = AdapterStatus  # noqa: Y015
+
+@_typing.final
+class DoubtedClaim(_message.Message):
+    """What an adapter reported that the server does not believe: numbers beyond its records without a ground, or impossible
+    values. A report with one does not count.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHAT_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    LAST_UNIX_NS_FIELD_NUMBER: _builtins.int
+    what: _builtins.str
+    """for people"""
+    count: _builtins.int
+    last_unix_ns: _builtins.int
+    def __init__(
+        self,
+        *,
+        what: _builtins.str = ...,
+        count: _builtins.int = ...,
+        last_unix_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "last_unix_ns", b"last_unix_ns", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DoubtedClaim: _TypeAlias = DoubtedClaim  # noqa: Y015
 
 @_typing.final
 class FeedStatus(_message.Message):

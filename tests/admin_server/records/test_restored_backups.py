@@ -19,9 +19,11 @@ from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import Login, login
 from tandemfeed.transport.calls.server_names import ADMIN_SERVER
+from tandemfeed.transport.calls.server_proofs import epoch_statement
 from tandemfeed.transport.calls.tokens import TokenVerifier
+from tandemfeed.transport.sealing.epoch_proofs import encode_epoch_proof
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
-from tests.admin_server.adapter_by_hand import Adapter, started_when_allowed
+from tests.admin_server.adapter_by_hand import WAIT_S, Adapter, started_when_allowed
 from tests.admin_server.cluster_files import POLICY, ca_of, channel_as, running_server, secret_of
 from tests.admin_server.subscriber_by_hand import grants, keys_of
 
@@ -152,21 +154,80 @@ def test_an_adapter_in_an_unknown_epoch_proves_a_restored_backup_and_later_epoch
         known = key_ids(server)
         adapter = started_when_allowed(server, "a")
         adapter.await_order("lease_granted")
-        adapter.report(renew_epoch=1_000)
+        adapter.report(renew_epoch=1_000, epoch_proof=epoch_proof_of(server, 1_000))
         adapter.await_order("lease_lost")
         adapter.vanish()
         adapter = started_when_allowed(server, "a")
         assert adapter.await_order("lease_granted").lease_granted.epoch > 1_000
         assert not key_ids(server) & known
         fresh = key_ids(server)
-        adapter.report(renew_epoch=1 << 31)  # no backup can be that old
-        adapter.await_order("lease_lost")
+        adapter.report(renew_epoch=1 << 31)  # without a proof
+        await_doubt(server, "a")
         adapter.vanish()
         assert key_ids(server) == fresh
         assert server.brokers["equities"].lease.epoch < 10_000
         folder = server.folder.path
     (alarm,) = audit_of(folder, "records restored")
     assert alarm["why"] == "a was in epoch 1000; the records know epochs up to 64"
+
+
+def epoch_proof_of(server: AdminServer, epoch: int) -> bytes:
+    """The datagram that proves that this server granted an epoch to adapter a."""
+    feed_id = server.brokers["equities"].feed.feed_id
+    return encode_epoch_proof(feed_id, 1, epoch, server.token_keys.prove(epoch_statement(feed_id, 1, epoch)))
+
+
+def await_doubt(server: AdminServer, name: str) -> admin_pb2.DoubtedClaim:
+    """What the server does not believe of an adapter."""
+    give_up_at_s = time.monotonic() + WAIT_S
+    while time.monotonic() < give_up_at_s:
+        for row in server.brokers["equities"].status().adapters:
+            if row.adapter.name == name and row.doubts:
+                return row.doubts[0]
+        time.sleep(0.01)
+    raise AssertionError("no doubt")
+
+
+@pytest.mark.parametrize("epoch", [1_000, 2**31, 2**32 - 1])
+@pytest.mark.parametrize("proof", ["none", "of an older epoch", "of another key"])
+def test_one_adapters_word_on_an_epoch_replaces_no_key_and_moves_no_epoch(
+    tmp_path: Path, epoch: int, proof: str
+) -> None:
+    with running_server(tmp_path) as server:
+        known, token_keys = key_ids(server), {key.public_key for key in server.token_keys.accepted()}
+        adapter = started_when_allowed(server, "a")
+        granted = adapter.await_order("lease_granted").lease_granted.epoch
+        shown = b"" if proof == "none" else epoch_proof_of(server, granted)
+        if proof == "of another key":
+            shown = shown[:16] + bytes(8) + shown[24:]
+        adapter.report(renew_epoch=epoch, epoch_proof=shown)
+        doubt = await_doubt(server, "a")
+        assert f"epoch {epoch}; the records know epochs up to" in doubt.what
+        adapter.vanish()
+        assert key_ids(server) == known
+        assert {key.public_key for key in server.token_keys.accepted()} == token_keys
+        adapter = started_when_allowed(server, "a")
+        assert adapter.await_order("lease_granted").lease_granted.epoch < granted + 10
+        adapter.vanish()
+        folder = server.folder.path
+    assert not audit_of(folder, "records restored")
+    (refused,) = audit_of(folder, "claim refused")
+    assert refused["adapter"] == "a"
+
+
+def test_a_start_that_the_server_did_not_register_is_no_proof_of_a_restored_backup(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        known = key_ids(server)
+        adapter = Adapter(server, "a")
+        adapter.vanish()
+        folder = server.folder.path
+    set_back(folder, "DELETE FROM starts", "DELETE FROM sqlite_sequence", "DELETE FROM processes")
+    with running_server(tmp_path) as server:
+        back = Adapter(server, "a", resumes=adapter, proves=False)
+        assert "presents start 1" in await_doubt(server, "a").what
+        back.vanish()
+        assert key_ids(server) == known
+    assert not audit_of(folder, "records restored")
 
 
 def test_a_right_that_ends_while_no_server_runs_replaces_keys_at_the_next_start(tmp_path: Path) -> None:
