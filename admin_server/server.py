@@ -203,6 +203,7 @@ class AdminServer:
                 self._on_rollback,
                 self._notices.granter,
                 self.token_keys.prove,
+                self.token_keys.proving,
             )
             self.brokers[name].shut_out(self.identities.disabled)
         self._replace_distrusted()
@@ -273,7 +274,7 @@ class AdminServer:
                 return
             LOG.error("the records are a restored backup; replacing every key and token", extra={"why": why})
             self._audit.write("records restored", why=why)
-            self.token_keys.drop_former("admin server", why)
+            self.token_keys.drop_former("admin server", why, were_safe=True)
             self._replace_distrusted()
             self._has_distrusted = True
 

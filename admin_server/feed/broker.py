@@ -64,6 +64,7 @@ class FeedBroker:
         token_keys: the public keys of tokens that adapters accept.
         on_rollback: called with the reason when an adapter proves that the records are a restored backup.
         prove: signs a statement of this server, for others to pass on.
+        proving_keys: the public keys that verify such statements; None: those of tokens.
         granter: returns how to send grant notices to the adapter at an endpoint; may wait for a name to be resolved.
 
     Attributes:
@@ -82,10 +83,11 @@ class FeedBroker:
         on_rollback: Callable[[str], None] = lambda _why: None,
         granter: Callable[[str], Callable[[GrantNotice], None]] = lambda _endpoint: lambda _notice: None,
         prove: Prover = lambda _statement: b"",
+        proving_keys: Callable[[], list[common_pb2.TokenKey]] | None = None,
     ) -> None:
         self.feed = feed
         self._records, self._audit, self._on_rollback, self._granter = records, audit, on_rollback, granter
-        self._token_keys, self._prove = token_keys, prove
+        self._token_keys, self._prove, self._proving_keys = token_keys, prove, proving_keys or token_keys
         self.rights = GivenRights(records, feed.feed_id)
         channel_ids = [channel.channel_id for channel in feed.channels]
         self._topics = {channel.topic: channel.channel_id for channel in feed.channels}
@@ -236,7 +238,7 @@ class FeedBroker:
         return proof.feed_id == self.feed.feed_id and proof.epoch >= epoch and self._is_proved(statement, proof.proof)
 
     def _is_proved(self, statement: bytes, proof: bytes) -> bool:
-        return ProofVerifier(self._token_keys()).is_proved(statement, proof)
+        return ProofVerifier(self._proving_keys()).is_proved(statement, proof)
 
     def start_proof(self, adapter: AdapterSettings, incarnation: int) -> bytes:
         """This server's proof that it registered a start; empty if it is not the newest any more."""

@@ -31,6 +31,7 @@ DAY_NS = 86_400 * 1_000_000_000
 PERIOD_DAYS, PERIOD_DAYS_MAX = 30, 3_650
 LEAD_NS = 5 * 1_000_000_000  # sources ask once a second
 KEY_COUNT_MAX = 16  # every adapter and source receives all; each is accepted for an hour after its last use
+FORMER_COUNT_MAX = 16  # public keys from before restored backups, which still verify this server's proofs
 
 
 class TooManyKeys(Exception):
@@ -63,10 +64,13 @@ class TokenKeySet(msgspec.Struct, frozen=True):
 
     Attributes:
         distrusts: why everything that former keys opened must be replaced, which has not been done yet; empty: nothing.
+        former: public keys that were dropped because a backup was restored. No token of theirs is accepted, but what
+            they proved stays true, because they were not in wrong hands.
     """
 
     keys: tuple[TokenKey, ...] = ()
     distrusts: str = ""
+    former: tuple[bytes, ...] = ()
 
     def accepted_at(self, now_unix_ns: int) -> tuple[TokenKey, ...]:
         """The keys whose tokens are accepted."""
@@ -84,7 +88,7 @@ class TokenKeySet(msgspec.Struct, frozen=True):
             replace(each, accepted_until_unix_ns=each.accepted_until_unix_ns or begins + KEPT_NS)
             for each in self.accepted_at(now_unix_ns)
         ]
-        return TokenKeySet((*former, TokenKey(private_key, begins)), self.distrusts)
+        return TokenKeySet((*former, TokenKey(private_key, begins)), self.distrusts, self.former)
 
     @staticmethod
     def of_one(private_key: bytes, now_unix_ns: int, distrusts: str = "") -> TokenKeySet:
@@ -139,6 +143,11 @@ class TokenKeyBook:
             for each in self._set.accepted_at(self._now_unix_ns())
         ]
 
+    def proving(self) -> list[common_pb2.TokenKey]:
+        """The public keys that verify what this server proved, also before a restored backup."""
+        former = [common_pb2.TokenKey(public_key=each) for each in self._set.former]
+        return [*self.accepted(), *former]
+
     def statuses(self) -> list[admin_pb2.TokenKeyStatus]:
         """The keys that are accepted now, for people."""
         return [
@@ -188,14 +197,20 @@ class TokenKeyBook:
             self._audit.write("token key rotated", key=key_id_of(changed.keys[-1].public_key), by=by, reason=why)
             self._record(changed)
 
-    def drop_former(self, by: str, why: str) -> None:
+    def drop_former(self, by: str, why: str, *, were_safe: bool = False) -> None:
         """Accept nothing that a former key signed. What such tokens may have opened must be replaced (`distrusts`).
+
+        Args:
+            were_safe: the former keys are only old, and not in wrong hands, so proofs that they made still count.
 
         Raises:
             RecordsUnavailable: nothing has changed.
         """
         with self._lock:
             changed = TokenKeySet.of_one(_new_key(), self._now_unix_ns(), distrusts=why)
+            if were_safe:
+                former = [*self._set.former, *(each.public_key for each in self._set.keys)]
+                changed = replace(changed, former=tuple(former[-FORMER_COUNT_MAX:]))
             self._audit.write("token keys dropped", key=key_id_of(changed.keys[-1].public_key), by=by, reason=why)
             self._record(changed)
 

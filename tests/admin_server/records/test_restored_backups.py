@@ -215,6 +215,31 @@ def test_one_adapters_word_on_an_epoch_replaces_no_key_and_moves_no_epoch(
     assert refused["adapter"] == "a"
 
 
+def test_a_proof_from_before_a_restored_backup_counts_once_its_key_is_replaced(tmp_path: Path) -> None:
+    with state_of_two_runs(tmp_path) as (folder, backup, *_):
+        with running_server(tmp_path) as server:
+            proof = epoch_proof_of(server, 1_000)
+        restore_database(folder, backup)
+        with running_server(tmp_path) as server:  # it has replaced the key that made the proof, before any adapter came
+            adapter = started_when_allowed(server, "a")
+            adapter.report(renew_epoch=1_000, epoch_proof=proof)
+            adapter.await_order("lease_lost")
+            adapter.vanish()
+            adapter = started_when_allowed(server, "a")
+            assert adapter.await_order("lease_granted").lease_granted.epoch > 1_000
+            adapter.vanish()
+
+
+def test_a_proof_counts_no_more_once_its_key_is_said_to_be_stolen(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        proof = epoch_proof_of(server, 1_000)
+        server.token_keys.drop_former("operator", "laptop stolen")
+        adapter = started_when_allowed(server, "a")
+        adapter.report(renew_epoch=1_000, epoch_proof=proof)
+        assert "epoch 1000" in await_doubt(server, "a").what
+        adapter.vanish()
+
+
 def test_a_start_that_the_server_did_not_register_is_no_proof_of_a_restored_backup(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         known = key_ids(server)
