@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,12 @@ from tandemfeed.journal.replication import (
     new_keys,
 )
 from tandemfeed.journal.replication.states import FINAL
+from tandemfeed.runtime import durable
 
 REPORT_INTERVAL_S = 10.0
 POLL_INTERVAL_S = 0.5
 EXIT_STOPPED = 1
+PUBLIC_MODE = 0o644  # of a public key
 
 
 def add_to(subcommands: Any) -> None:
@@ -176,15 +177,13 @@ def _check_group(group: str | None) -> None:
 
 
 def run_keygen(arguments: argparse.Namespace, streams: Streams) -> int:
-    """Make a key pair; only the owner can read the secret key."""
+    """Make a key pair, on the disk before the public key is printed; only the owner can read the secret key."""
     public, secret = new_keys()
     try:
-        descriptor = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        durable.create_file(arguments.file, secret + b"\n")
     except FileExistsError:
         raise CommandError(f"{arguments.file} exists; give another name, or move it away") from None
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(secret + b"\n")
-    arguments.file.with_name(arguments.file.name + ".pub").write_bytes(public + b"\n")
+    durable.replace_file(arguments.file.with_name(arguments.file.name + ".pub"), public + b"\n", PUBLIC_MODE)
     streams.say(public.decode())
     return 0
 

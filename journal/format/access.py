@@ -34,7 +34,7 @@ class Access:
         """The access of a new journal: its owner, and the members of a group, which may append to it too.
 
         Args:
-            group: name or id; None: only the owner.
+            group: name or id, which may be text, as on a command line; None: only the owner.
 
         Raises:
             ValueError: this host does not know the group.
@@ -46,12 +46,18 @@ class Access:
         try:
             return cls(GROUP_FILE, GROUP_FOLDER, grp.getgrnam(group).gr_gid)
         except (KeyError, TypeError):
+            if isinstance(group, str) and group.isascii() and group.isdecimal():
+                return cls(GROUP_FILE, GROUP_FOLDER, int(group))
             raise ValueError(f"group is {group!r}; it must be the name or id of a group of this host") from None
 
     @classmethod
-    def of_journal(cls, folder: Path) -> Self:
-        """The access of an existing journal."""
-        control, at = (folder / CONTROL_NAME).stat(), folder.stat()
+    def of_journal(cls, folder: Path, decisive: str = CONTROL_NAME) -> Self:
+        """The access of an existing journal.
+
+        Args:
+            decisive: name of the file whose mode and group others are given.
+        """
+        control, at = (folder / decisive).stat(), folder.stat()
         return cls(stat.S_IMODE(control.st_mode) & 0o666, stat.S_IMODE(at.st_mode), control.st_gid, control.st_uid)
 
     def give(self, file: int | Path, *, is_folder: bool = False) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tandemfeed.journal.errors import ReadOnly
+from tandemfeed.journal.format.access import Access
 from tandemfeed.journal.transactional import administration
 from tandemfeed.journal.transactional.administration import QueueStatus
 from tandemfeed.journal.transactional.errors import (
@@ -85,17 +87,18 @@ def subscriber_queue(name: str) -> str:
 class TransactionalStore:
     """Queues in one folder, changed by transactions. Create it with `open`, preferably in a `with`. Thread-safe."""
 
-    def __init__(self, folder: Path, limits: StoreLimits, lock_descriptor: int) -> None:
+    def __init__(self, folder: Path, access: Access, limits: StoreLimits, lock_descriptor: int) -> None:
         self.folder = folder
         self.limits = limits
         self._lock_descriptor = lock_descriptor
         cache = VolatileCache(
             folder,
+            access,
             memory_bytes_max=limits.volatile_memory_bytes_max,
             file_bytes_max=limits.swap_file_bytes_max,
             swap_bytes_max=limits.swap_bytes_max,
         )
-        pages = PageStore(folder, limits)
+        pages = PageStore(folder, access, limits)
         try:
             self._state = StoreState(pages, cache, limits)
             administration.load(pages, self._state)
@@ -107,32 +110,47 @@ class TransactionalStore:
         self._numbers = itertools.count(1)
 
     @classmethod
-    def open(cls, folder: Path | str, *, limits: StoreLimits | None = None) -> TransactionalStore:
+    def open(
+        cls, folder: Path | str, *, limits: StoreLimits | None = None, group: str | int | None = None
+    ) -> TransactionalStore:
         """Open a store, creating it if needed, and recover.
 
         Args:
-            folder: used by this store only. It is created if missing, for this user only, but its parent is not.
+            folder: used by this store only. It is created if missing, but its parent is not.
             limits: what the store may use.
+            group: name or id of a group whose members may use the new store too; otherwise only the owner may. An
+                existing store keeps its modes.
 
         Raises:
+            ValueError: this host does not know the group.
             StoreLocked, ForeignStore, NewerStore, StoreReadOnly, StoreCorrupt, StoreFull: nothing was changed.
             StoreFailed: the disk refuses what the last process left; nothing was lost.
         """
-        folder = Path(folder)
+        folder, access = Path(folder), Access.of_group(group)
         try:
-            if not folder.exists():
+            is_new_folder = not folder.exists()
+            if is_new_folder:
                 folder.mkdir(mode=durable.PRIVATE_FOLDER)
-            durable.sync_folder(folder.parent)
-            if not (folder / LOCK_NAME).exists():
+            durable.sync_name(folder)
+            is_new_lock = not (folder / LOCK_NAME).exists()
+            if is_new_lock:
                 # Leave no lock in a foreign folder. But never open the file of a store that this process may have open:
                 # closing any descriptor of its file would drop the locks that SQLite has on it.
                 check_file(folder / FILE_NAME)
             descriptor = _locked(folder / LOCK_NAME)
             try:
-                return cls(folder, limits or StoreLimits(), descriptor)
+                if (folder / FILE_NAME).exists():
+                    access = Access.of_journal(folder, FILE_NAME)
+                elif is_new_folder or group is not None:
+                    access.give(folder, is_folder=True)
+                if is_new_lock or not (folder / FILE_NAME).exists():
+                    access.give(descriptor)
+                return cls(folder, access, limits or StoreLimits(), descriptor)
             except BaseException:
                 os.close(descriptor)
                 raise
+        except ReadOnly as error:
+            raise StoreReadOnly(str(error)) from error
         except durable.FlushFailed as error:
             raise StoreFailed(f"{folder}: what the last process left cannot be made durable: {error}") from error
         except (FileExistsError, NotADirectoryError) as error:

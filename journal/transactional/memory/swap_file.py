@@ -11,7 +11,9 @@ import struct
 import zlib
 from pathlib import Path
 
+from tandemfeed.journal.format.access import Access
 from tandemfeed.journal.transactional.errors import ForeignStore, StoreCorrupt
+from tandemfeed.runtime.durable import PRIVATE_FILE
 
 MAGIC = b"TFSW\x01\0\0\0"
 _RECORD = struct.Struct("<II")  # length, CRC-32 of the body
@@ -37,12 +39,13 @@ def delete_leftovers(folder: Path) -> int:
 class SwapFile:
     """An open swap file. Guarded by its owner's lock."""
 
-    def __init__(self, folder: Path, number: int) -> None:
+    def __init__(self, folder: Path, number: int, access: Access) -> None:
         self.path = folder / f"swap-{number:08}.tfs"
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
         self.size = 0
         self.live_count = 0
         try:
+            access.give(self._descriptor)
             self._append(MAGIC)
         except OSError:
             self.delete()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
+from tandemfeed.journal.format.access import Access
 from tandemfeed.journal.transactional.errors import StoreClosed, StoreFull
 from tandemfeed.journal.transactional.memory.swap_file import SwapFile, delete_leftovers
 
@@ -28,8 +29,10 @@ class _Stored:
 class VolatileCache:
     """Thread-safe. Lock order: acquired after all other locks."""
 
-    def __init__(self, folder: Path, *, memory_bytes_max: int, file_bytes_max: int, swap_bytes_max: int) -> None:
-        self._folder = folder
+    def __init__(
+        self, folder: Path, access: Access, *, memory_bytes_max: int, file_bytes_max: int, swap_bytes_max: int
+    ) -> None:
+        self._folder, self._access = folder, access
         self._memory_bytes_max = memory_bytes_max
         self._file_bytes_max = file_bytes_max
         self._swap_bytes_max = swap_bytes_max
@@ -112,7 +115,7 @@ class VolatileCache:
             )
         try:
             if not self._files or self._files[-1].size >= self._file_bytes_max:
-                self._files.append(SwapFile(self._folder, self._next_file))
+                self._files.append(SwapFile(self._folder, self._next_file, self._access))
                 self._next_file += 1
             stored.file = self._files[-1]
             stored.offset = stored.file.append(body)

@@ -11,14 +11,17 @@ import contextlib
 import os
 from pathlib import Path
 
+from tandemfeed.journal.format.access import Access
+from tandemfeed.runtime.durable import PRIVATE_FILE
+
 NAME = "store.reserve"
 
 
 class DiskReserve:
     """The reserve file of `size` bytes."""
 
-    def __init__(self, folder: Path, size: int) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, size: int, access: Access) -> None:
+        self._folder, self._access = folder, access
         self._path = folder / NAME
         self._size = size
 
@@ -34,11 +37,14 @@ class DiskReserve:
 
     def make(self) -> bool:
         """Allocate the file; False if the disk has too little space."""
+        is_new = not self.exists
         try:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
         except OSError:
             return False
         try:
+            if is_new:
+                self._access.give(descriptor)
             if os.fstat(descriptor).st_size != self._size:
                 os.ftruncate(descriptor, 0)
                 os.posix_fallocate(descriptor, 0, self._size)

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
+from tandemfeed.journal.format.access import Access
 from tandemfeed.journal.transactional.errors import StoreCorrupt, StoreFailed, StoreFull, TransactionalStoreError
 from tandemfeed.journal.transactional.limits import StoreLimits
 from tandemfeed.journal.transactional.log.changes import Changes, Positions
@@ -44,13 +45,14 @@ Row = tuple[int, ...]
 class PageStore:
     """The open database."""
 
-    def __init__(self, folder: Path, limits: StoreLimits) -> None:
+    def __init__(self, folder: Path, access: Access, limits: StoreLimits) -> None:
+        self._access = access
         self.path = folder / FILE_NAME
         self._log_path = folder / (FILE_NAME + LOG_SUFFIX)
         self._write_lock, self._read_lock = Lock(), Lock()
         self._limits = limits
         self._may_grow, self._has_failed = True, False
-        self._reserve = DiskReserve(folder, limits.log_bytes_max)
+        self._reserve = DiskReserve(folder, limits.log_bytes_max, access)
         make_durable(self.path, PAGE_SIZE)
         try:
             reserved_end = self._open()
@@ -67,7 +69,7 @@ class PageStore:
         opened: list[sqlite3.Connection] = []
         try:
             if not check_file(self.path):
-                create(self.path)
+                create(self.path, self._access)
             for may_write in (True, False):
                 opened.append(connect(self.path, cache_bytes=self._limits.page_cache_bytes, may_write=may_write))
             self._writer, self._reader = opened

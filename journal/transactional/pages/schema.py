@@ -6,6 +6,7 @@ import os
 import sqlite3
 from pathlib import Path
 
+from tandemfeed.journal.format.access import Access
 from tandemfeed.journal.transactional.errors import (
     ForeignStore,
     NewerStore,
@@ -110,16 +111,22 @@ def check_version(path: Path, version: int) -> None:
         raise StoreCorrupt(f"{path} has schema version {version}, which does not exist: restore it from a backup")
 
 
-def create(path: Path) -> None:
+def create(path: Path, access: Access) -> None:
     """Create an empty store under a temporary name, and rename it once it is complete and on the disk.
+
+    SQLite gives its log the mode and group of the database file.
 
     Raises:
         FlushFailed: the store is there, but after a power failure it may not be.
     """
     unfinished = path.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
-    os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE))
-    database = sqlite3.connect(unfinished, isolation_level=None)  # its log will have the same mode
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        access.give(descriptor)
+    finally:
+        os.close(descriptor)
+    database = sqlite3.connect(unfinished, isolation_level=None)
     try:
         database.execute(f"PRAGMA page_size={PAGE_SIZE}")
         database.execute("PRAGMA synchronous=FULL")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from tandemfeed.journal.commands.cli import main
 from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN
 from tandemfeed.journal.replication.follower.follower_core import FollowerCore
 from tandemfeed.journal.replication.leader.leader_core import LeaderCore
+from tests.losing_disk import FailsAt, losing_disk
 
 COMMAND = [
     sys.executable,
@@ -71,6 +74,45 @@ def test_the_follow_command_keeps_a_copy_and_continues_after_a_restart(tmp_path:
         assert follower.stop()[0] == 0
         assert leader.stop()[0] == 0
         assert list(Tailer(tmp_path / "copy")) == list(journal.records())
+
+
+def test_a_group_may_use_what_the_follow_command_makes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Journal.open(tmp_path / "journal", block_size=BLOCK_SIZE_MIN) as journal:
+        journal.append(b"record")
+        leader = Running("lead", tmp_path / "journal", "--bind", "tcp://127.0.0.1:*")
+        endpoint = leader.first_line.split(" on ")[1].split(";")[0]
+        for name, options, file_mode, folder_mode in (
+            ("own", [], 0o600, 0o700),
+            ("shared", ["--group", str(os.getgid())], 0o660, 0o2770),
+        ):
+            copy = tmp_path / name
+            follower = Running("follow", copy, "--leader", endpoint, *options)
+            _wait_for(copy, [b"record"])
+            assert follower.stop()[0] == 0
+            assert {stat.S_IMODE(each.stat().st_mode) for each in copy.iterdir()} == {file_mode}
+            assert stat.S_IMODE(copy.stat().st_mode) == folder_mode
+        assert leader.stop()[0] == 0
+    assert main(["follow", str(tmp_path / "copy"), "--leader", "tcp://127.0.0.1:1", "--group", "no such group"]) == 2
+    assert "name or id of a group of this host" in capsys.readouterr().err
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize("operation", ["flush", "flush_folder"])
+def test_keys_are_on_the_disk_before_the_public_key_is_printed(
+    tmp_path: Path, operation: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "disk").mkdir()
+    with losing_disk(tmp_path / "disk", tmp_path / "kept") as disk:
+        assert main(["keygen", str(disk.root / "lead.key")]) == 0
+        image = disk.image(tmp_path / "image")
+        assert (image / "lead.key").read_bytes() == (disk.root / "lead.key").read_bytes()
+        assert (image / "lead.key.pub").read_text() == capsys.readouterr().out
+        disk.fault = FailsAt(1, operations=(operation,))
+        assert main(["keygen", str(disk.root / "other.key")]) != 0
+        said = capsys.readouterr()
+        assert not said.out
+        assert "could not be flushed" in said.err
+        assert not (disk.root / "other.key").exists()
 
 
 def _public(path: Path) -> str:

@@ -88,8 +88,15 @@ def test_an_unknown_group_is_refused_before_anything_is_made(tmp_path: Path) -> 
     assert not (tmp_path / "journal").exists()
 
 
-def test_the_group_of_a_journal_may_be_given_by_its_name() -> None:
-    assert Access.of_group("root").group_id == 0
+@pytest.mark.parametrize(("group", "group_id"), [("root", 0), (61_234, 61_234), ("61234", 61_234)])
+def test_the_group_of_a_journal_may_be_given_by_its_name_or_its_id(group: str | int, group_id: int) -> None:
+    assert Access.of_group(group).group_id == group_id
+
+
+@pytest.mark.parametrize("group", ["no such group", "-1", "", "1.5", "²"])
+def test_what_is_neither_name_nor_id_of_a_group_is_refused(group: str) -> None:
+    with pytest.raises(ValueError, match="name or id of a group of this host"):
+        Access.of_group(group)
 
 
 AS_USER = """

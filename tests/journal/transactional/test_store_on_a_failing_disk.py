@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -279,21 +277,6 @@ def test_a_disk_that_is_full_refuses_a_transaction_but_does_not_fail_the_store(t
             put_all(store, "orders", bytes(1_000_000))
         put_all(store, "orders", b"small")
         assert bodies(store, "orders") == [b"small"]
-
-
-def test_a_new_store_is_for_its_user_only(tmp_path: Path) -> None:
-    before = os.umask(0o022)
-    try:
-        with TransactionalStore.open(tmp_path / "store", limits=StoreLimits(volatile_memory_bytes_max=1)) as store:
-            store.create_queue("orders")
-            put_all(store, "orders", b"durable")
-            put_all(store, "orders", b"spilled", persistent=False)
-            found = {each.name: stat.S_IMODE(each.stat().st_mode) for each in store.folder.iterdir()}
-            assert found.keys() >= {"store.db", "store.db-wal", "store.db-shm", "store.lock", "store.reserve"}
-            assert set(found.values()) == {0o600}
-            assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
-    finally:
-        os.umask(before)
 
 
 def test_the_places_of_a_logs_pages_are_found_and_joined(tmp_path: Path) -> None:
