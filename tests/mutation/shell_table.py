@@ -19,13 +19,18 @@ def _shells(folder: str, names: str, *tests: str) -> tuple[Shell, ...]:
 
 SHELLS: tuple[Shell, ...] = (
     *_shells("runtime", "durable threads", "tests/runtime"),
-    *_shells("journal", "store append/chain append/keeper tailer", "tests/journal/append", "tests/journal/check"),
+    *_shells(
+        "journal",
+        "store append/chain append/keeper append/durability tailer",
+        "tests/journal/append",
+        "tests/journal/check",
+    ),
     *_shells(
         "journal/persistent_queue",
-        "group_commit upkeep recovery opening blocks/log blocks/members",
+        "durability group_commit upkeep recovery opening blocks/log blocks/members",
         "tests/journal/persistent_queue",
     ),
-    *_shells("journal/transactional", "log/log_writer pages/page_store", "tests/journal/transactional"),
+    *_shells("journal/transactional", "log/log_writer pages/page_store pages/recovery", "tests/journal/transactional"),
     *_shells(
         "journal/replication",
         "follower/follower follower/follower_journal leader/leader",
