@@ -125,24 +125,29 @@ class QueueDurability:
     # ---- at opening ----
 
     def make_durable(self, folders: Sequence[Path], queue_id: UUID) -> None:
-        """Make everything durable that the last process left, before anything is read. Call `opened` afterwards.
+        """Make everything durable that the last process left, before anything is read. Call `end_recovery` when what
+        recovery repairs is on the disk too.
+
+        Until then a crash or a refused flush leaves all of it in doubt: what is flushed here may be lost as well, and
+        this process may be the only one to learn of that.
 
         Raises:
             FlushFailed: the disk refuses; nothing was lost, and the next opening tries again.
             ForeignFile, NewerFormat, BlockCorrupt
         """
         doubt = self._doubt()
-        if not self._control.word(IS_CLEAN) or doubt != NO_DOUBT:
-            for folder in folders:
-                for name in blocks_in(folder):
-                    _make_block_durable(name, doubt, queue_id)
-                durable.sync_folder(folder)
-                durable.sync_name(folder)
-        self._control.set_word(IS_CLEAN, 0)
-
-    def begin_recovery(self) -> None:
-        """Recovery is about to repair blocks: until `end_recovery`, a crash or a failure leaves all of it in doubt."""
         self._control.set_word(IS_FAILED, 1)
+        if not self._control.word(IS_CLEAN) or doubt != NO_DOUBT:
+            try:
+                for folder in folders:
+                    for name in blocks_in(folder):
+                        _make_block_durable(name, doubt, queue_id)
+                    durable.sync_folder(folder)
+                    durable.sync_name(folder)
+            except durable.FlushFailed:
+                self.fail()
+                raise
+        self._control.set_word(IS_CLEAN, 0)
 
     def end_recovery(self) -> None:
         """What recovery repaired is on the disk.

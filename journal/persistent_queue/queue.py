@@ -78,7 +78,6 @@ class PersistentQueue:
         for folder in folders:
             remove_spares(folder)
         self._durability.make_durable(folders, control.journal_id)
-        self._durability.begin_recovery()
         found = recover(folders, self._catalogue, control.journal_id)
         self._spares = Spares(folders, control.settings.block_size, Access.of_journal(self.folder))
         self._registry = ItemRegistry(self._catalogue, states, in_flight_max)

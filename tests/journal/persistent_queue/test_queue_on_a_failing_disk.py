@@ -402,6 +402,53 @@ def test_deliveries_that_a_killed_process_had_not_noted_are_on_the_disk_once_the
     assert after_power_failure(disk) == [b"second"]
 
 
+@pytest.mark.parametrize("learns", [True, False])
+@pytest.mark.parametrize("operation", ["flush", "flush_folder", "rewrite"])
+@pytest.mark.parametrize(("first", "count"), [(1, 1), (1, 2), (1, 3), (2, 2), (3, 2), (1, None)])
+def test_a_flush_that_was_refused_while_the_queue_was_opened_is_not_trusted_by_the_next_opening(
+    disk: LosingDisk, operation: str, first: int, count: int | None, learns: bool
+) -> None:
+    """Every flush of an opening in turn, with the attempts to repair it; the process may die of it."""
+
+    def deliver_and_die() -> None:
+        queue = queue_on(disk)
+        for item in ITEMS:
+            queue.put(item + LONG)
+        queue._upkeep.close()  # no group notes the deliveries
+        for _ in range(5):  # in two blocks
+            item_id, _ = queue.get() or (0, b"")
+            queue.done(item_id)
+
+    def open_and_die() -> None:
+        fault = FailsAt(first, count, operations=("flush",) if operation == "rewrite" else (operation,))
+
+        def refusing(done: str, path: Path) -> None:
+            fault(done, path)
+            if done == operation == "rewrite":
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        disk.fault = refusing
+        flush = disk.flush
+
+        def flush_or_die(descriptor: int, path: Path) -> None:
+            try:
+                flush(descriptor, path)
+            except OSError:
+                os._exit(0)
+
+        if not learns:
+            disk.flush = flush_or_die  # type: ignore[method-assign]
+        with contextlib.suppress(QueueFailed, JournalError):
+            queue_on(disk)
+        os._exit(0)
+
+    die_after(deliver_and_die)
+    with pytest.raises(AssertionError, match="before it had a result"):
+        die_after(open_and_die)
+    assert reopened(disk) == ITEMS[5:]
+    assert after_power_failure(disk) == ITEMS[5:]
+
+
 def test_every_put_is_on_the_disk_when_it_returns_also_over_rolls_to_new_blocks(disk: LosingDisk) -> None:
     queue = queue_on(disk)
     for number in range(12):
