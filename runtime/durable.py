@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import mmap
 import os
 import struct
@@ -201,9 +202,13 @@ def replace_file(path: Path, content: bytes | Callable[[BinaryIO], object], mode
     sync_folder(path.parent)
 
 
-def remove_drafts(folder: Path) -> None:
-    """Remove what replacements that a crash interrupted have left. No other process may write to the folder."""
-    for draft in folder.glob(".*.draft"):
+def remove_drafts(folder: Path, name: str = "") -> None:
+    """Remove what replacements that a crash interrupted have left. No other process may write there.
+
+    Args:
+        name: only those of this file; empty: of all files in the folder.
+    """
+    for draft in folder.glob(f".{glob.escape(name)}.*.draft" if name else ".*.draft"):
         with suppress(OSError):
             os.unlink(draft)
 

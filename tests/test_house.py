@@ -22,11 +22,7 @@ SIGNALS, ZEROMQ = "runtime/signals.py", "runtime/zeromq.py"
 THREADS_TO_MOVE: set[str] = set()
 
 # Modules that still flush, replace or rename files by themselves.
-WRITES_TO_MOVE = {
-    # client_lib
-    "client_lib/reading/cursor.py",
-    # spark_feed
-}
+WRITES_TO_MOVE: set[str] = set()
 
 # Modules that write files themselves for good, and why.
 WRITES_ELSEWHERE = {
@@ -37,9 +33,7 @@ WRITES_ELSEWHERE = {
 }
 
 # Modules that still handle signals by themselves.
-HANDLERS_TO_MOVE = {
-    "client_lib/commands/running.py",
-}
+HANDLERS_TO_MOVE: set[str] = set()
 
 # Modules whose ZeroMQ contexts still depend on pyzmq's finaliser.
 CONTEXTS_TO_MOVE: set[str] = set()

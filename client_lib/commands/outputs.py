@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from datetime import date
 from decimal import Decimal
@@ -24,6 +24,7 @@ from tandemfeed.client_lib.items import Batch, Event, Filled, Item
 from tandemfeed.client_lib.messages.message import Message
 from tandemfeed.client_lib.messages.values import shown
 from tandemfeed.client_lib.tables import Batches
+from tandemfeed.runtime.durable import PRIVATE_FILE, flush_file, make_folder, sync_name
 
 FORMATS = ("text", "table", "raw", "json", "csv", "parquet")
 ROWS_PER_GROUP = 65_536  # messages that wait until they are written to tables
@@ -34,7 +35,13 @@ class OutputRefused(Exception):
 
 
 class Output(Protocol):
-    """Writes items, in order."""
+    """Writes items, in order.
+
+    Attributes:
+        files: that it has made.
+    """
+
+    files: list[Path]
 
     def write(self, items: Iterable[Item]) -> None:
         """Write the next items."""
@@ -74,18 +81,34 @@ def open_output(arguments: argparse.Namespace) -> Iterator[Output]:
     elif path is None:
         output = LineOutput(sys.stdout, arguments.format, kind)
     else:
-        output = LineOutput(path.open("w", encoding="utf-8"), arguments.format, kind)
+        _make_private(path)
+        output = LineOutput(path.open("w", encoding="utf-8"), arguments.format, kind, path)
     try:
         yield output
     finally:
         output.close()
+    for each in output.files:
+        if each.is_file():  # not a pipe or a terminal
+            flush_file(each)
+            sync_name(each)
+
+
+def _make_private(path: Path) -> None:
+    """Create a file for this user only; an existing one, which may be a pipe, is left as it is."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE))
 
 
 class LineOutput:
-    """A line for each message and event."""
+    """A line for each message and event.
 
-    def __init__(self, stream: TextIO, form: str, kind: str) -> None:
+    Args:
+        path: of the stream, if it is a file.
+    """
+
+    def __init__(self, stream: TextIO, form: str, kind: str, path: Path | None = None) -> None:
         self._stream, self._kind = stream, kind
+        self.files = [] if path is None else [path]
         lines: dict[str, Callable[[Message], str]] = {"text": _text, "raw": _raw, "json": _json, "table": Rows().line}
         self._line, self._event = lines[form], _json_event if form == "json" else _text_event
 
@@ -145,6 +168,7 @@ class TableOutput:
         self._form, self._path, self._kind = form, path, kind
         self._is_folder = path is not None and not path.suffix
         self._writers: dict[str, Any] = {}
+        self.files: list[Path] = []
         self._waiting: list[Batch] = []
         self._count = 0
 
@@ -196,8 +220,11 @@ class TableOutput:
         place: Any = self._path or os.fdopen(os.dup(sys.stdout.fileno()), "wb")
         if self._is_folder:
             assert self._path is not None
-            self._path.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path)
             place = self._path / f"{name}.{self._form}"
+        if isinstance(place, Path):
+            _make_private(place)
+            self.files.append(place)
         writer = pyarrow.csv.CSVWriter if self._form == "csv" else pyarrow.parquet.ParquetWriter
         return writer(place, schema)
 

@@ -3,44 +3,58 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
+import threading
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 from tandemfeed.client_lib.client import LOGIN_TIMEOUT_S, Client, connect
 from tandemfeed.client_lib.commands.outputs import OutputRefused
 from tandemfeed.client_lib.errors import ClientError
 from tandemfeed.client_lib.stream.subscription import Subscription
+from tandemfeed.runtime.signals import StopSignal
+from tandemfeed.runtime.threads import end_process, start_thread
 from tandemfeed.transport.process_shell import Connection
 
 EXIT_REFUSED = 2
 
 
 class Interruption:
-    """Turns SIGTERM and SIGINT into a clean end: of the process while it connects, later of the subscription."""
+    """Turns SIGTERM and SIGINT into a clean end: of the process while it connects, later of the subscription.
+
+    A thread waits for the signal; the handler only wakes it. Make it in the main thread.
+    """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._subscription: Subscription[Any] | None = None
-        self._old: dict[int, Any] = {}
+        self._is_over = False
 
     def __enter__(self) -> Interruption:
-        self._old = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        self._signal = StopSignal()
+        self._thread = start_thread(self._wait, "tandemfeed-interruption", end_process)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
+        with self._lock:
+            self._is_over = True
+        self._signal.set()
+        self._thread.join()
+        self._signal.close()
 
     def set_target(self, subscription: Subscription[Any]) -> None:
         """Make later signals stop this subscription."""
-        self._subscription = subscription
+        with self._lock:
+            self._subscription = subscription
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        if self._subscription is None:
-            raise SystemExit(0)
-        self._subscription.stop()
+    def _wait(self) -> None:
+        self._signal.wait()
+        with self._lock:
+            if self._is_over:
+                return
+            if self._subscription is None:  # nothing was received, so nothing has to be finished
+                os._exit(0)
+            self._subscription.stop()
 
 
 def client_of(connection: Connection, *, timeout_s: float = LOGIN_TIMEOUT_S) -> Client:

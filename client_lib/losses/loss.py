@@ -66,8 +66,11 @@ class Loss:
     detail: str = ""
 
     def joined(self, other: Loss) -> Loss | None:
-        """This loss and a later one of the same kind as one entry; None if they are two."""
-        if self._kind != other._kind or other.first_at_ns - self.last_at_ns >= JOINED_NS:
+        """This loss and a later one of the same kind as one entry; None if they are two.
+
+        Two if the wall clock was set back in between: each entry has times of one clock.
+        """
+        if self._kind != other._kind or not 0 <= other.first_at_ns - self.last_at_ns < JOINED_NS:
             return None
         return replace(
             self,

@@ -1,24 +1,34 @@
 """The loss report's files: a ring of lines of JSON, each of LINE_SIZE bytes, in a file of a fixed size.
 
 A file belongs to one subscription at a time, and later ones of the same feed continue it; there are as many as
-subscriptions run at once. Its lock ends with its process. Entries survive the process, because they are written and not
-kept in memory, and they can be read meanwhile: a line that is half written is not JSON, and is left out.
+subscriptions run at once. Its lock ends with its process. Entries survive the process, because they are written
+immediately, and they can be read meanwhile: a line that is half written has a wrong checksum, and is left out. They are
+flushed when the file is opened and closed, and not in between, because that would delay messages.
 
 A full disk or an unwritable folder raises nothing here: `write` returns what is wrong, once, and tries again later.
+Meanwhile entries wait in memory, as many as the file has lines, so none is lost that the file would have kept.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
+import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tandemfeed.client_lib.losses.loss import Loss
-from tandemfeed.client_lib.reading.storage import NotStored
+from tandemfeed.client_lib.reading.storage import NotStored, StorageEvent, StoredAgain
+from tandemfeed.runtime.durable import PRIVATE_FILE, FlushFailed, flush, make_folder, rewrite, sync_folder
+
+log = logging.getLogger(__name__)
 
 LINE_SIZE = 768  # longer than the longest names make an entry
 LINE_COUNT = 4_096  # 3 MiB
@@ -33,50 +43,72 @@ class LossReport:
     Args:
         folder: of the reports; created.
         feed: the feed's name, and so the beginning of the file's.
+        now_ns: the monotonic clock.
     """
 
-    def __init__(self, folder: Path, feed: str) -> None:
-        self._folder, self._feed = folder, feed
+    def __init__(self, folder: Path, feed: str, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._folder, self._feed, self._now_ns = folder, feed, now_ns
         self._fd: int | None = None
         self._path = folder
         self._next = 0
         self._last: Loss | None = None
+        self._waiting: deque[Loss] = deque(maxlen=LINE_COUNT)  # not written yet
         self._is_failing, self._retry_at_ns = False, 0
         self._lock = threading.Lock()
 
-    def write(self, losses: Iterable[Loss]) -> NotStored | None:
-        """Add losses. Returns what is wrong, if they are the first that cannot be written."""
+    def write(self, losses: Iterable[Loss]) -> StorageEvent | None:
+        """Add losses.
+
+        Returns:
+            NotStored if they are the first that cannot be written, StoredAgain if they are the first that can be again.
+        """
         with self._lock:
-            if self._is_failing and time.monotonic_ns() < self._retry_at_ns:
+            self._waiting.extend(losses)
+            if self._is_failing and self._now_ns() < self._retry_at_ns:
                 return None
+            was_failing = self._is_failing
             try:
-                if self._fd is None:
-                    self._open()
-                for loss in losses:
-                    self._add(loss)
+                self._write_waiting()
             except OSError as failed:
-                was_failing, self._is_failing = self._is_failing, True
-                self._retry_at_ns = time.monotonic_ns() + RETRY_NS
-                return None if was_failing else NotStored.because(self._path, failed, "losses are not recorded")
+                self._is_failing, self._retry_at_ns = True, self._now_ns() + RETRY_NS
+                return None if was_failing else NotStored.because(self._path, failed, "losses are kept in memory")
             self._is_failing = False
-            return None
+            return StoredAgain(str(self._path)) if was_failing else None
 
     def close(self) -> None:
-        """Close the file; its lock ends."""
+        """Flush and close the file; its lock ends. What cannot be stored is logged."""
         with self._lock:
-            if self._fd is not None:
-                os.close(self._fd)
-                self._fd = None
+            try:
+                if self._waiting:
+                    self._write_waiting()
+                if self._fd is not None:
+                    self._make_durable(self._fd)
+            except OSError as failed:
+                details = {"why": str(failed), "unwritten": len(self._waiting)}
+                log.warning("the loss report may lack entries", extra=details)
+            finally:
+                if self._fd is not None:
+                    os.close(self._fd)
+                    self._fd = None
+
+    def _write_waiting(self) -> None:
+        if self._fd is None:
+            self._open()
+        while self._waiting:
+            self._add(self._waiting[0])
+            self._waiting.popleft()
 
     def _open(self) -> None:
         self._path = self._folder
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         for number in range(FILES_MAX):
             self._path = self._folder / f"{self._feed}-{number}{SUFFIX}"
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.posix_fallocate(fd, 0, LINE_SIZE * LINE_COUNT)
+                self._make_durable(fd)
+                sync_folder(self._folder)
             except BlockingIOError:
                 os.close(fd)
                 continue
@@ -88,16 +120,31 @@ class LossReport:
             return
         raise OSError(f"{FILES_MAX} subscriptions of this feed write one already")
 
+    def _make_durable(self, fd: int) -> None:
+        """Flush what is in the file, whichever process wrote it; after a failure, write all of it again."""
+        try:
+            flush(fd, self._path)
+        except FlushFailed:
+            rewrite(self._path)
+
     def _add(self, loss: Loss) -> None:
         joined = None if self._last is None else self._last.joined(loss)
-        if joined is None:
-            self._next += 1
-        self._last = joined or loss
-        number = self._next - 1
-        text = json.dumps({"number": number, **self._last.to_json()}, separators=(",", ":")).encode()
-        line = text[: LINE_SIZE - 1].ljust(LINE_SIZE - 1) + b"\n"
+        number = self._next - (joined is not None)
+        line = _line(number, joined or loss)
         assert self._fd is not None
-        os.pwrite(self._fd, line, number % LINE_COUNT * LINE_SIZE)
+        if os.pwrite(self._fd, line, number % LINE_COUNT * LINE_SIZE) != LINE_SIZE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._last, self._next = joined or loss, number + 1
+
+
+def _line(number: int, loss: Loss) -> bytes:
+    document = {"number": number, **loss.to_json()}
+    text = _text({**document, "crc": zlib.crc32(_text(document))})
+    return text[: LINE_SIZE - 1].ljust(LINE_SIZE - 1) + b"\n"
+
+
+def _text(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def read_losses(folder: Path, feed: str = "") -> list[Loss]:
@@ -114,6 +161,8 @@ def _entries(path: Path) -> Iterator[tuple[int, Loss]]:
             continue  # never written
         try:
             document = json.loads(line)
-            yield document.pop("number"), Loss.from_json(document)
+            crc = document.pop("crc", None)  # earlier versions wrote none
+            if crc in (None, zlib.crc32(_text(document))):
+                yield document.pop("number"), Loss.from_json(document)
         except (ValueError, KeyError, TypeError, AttributeError):
-            continue  # being written, or torn by the end of its process
+            continue  # being written, or torn by the end of its process or machine

@@ -5,9 +5,10 @@ For each topic it has the place in the channel (session, lineage of epochs, `inp
 have become active, messages have been numbered afresh, or a new session has begun: the merge recognises a message that
 was handled under another number by its source identity.
 
-The file is replaced atomically (a temporary file, fsync, rename), at most every STORE_EVERY_NS while messages are
-handled. A process that is killed repeats what it handled since then. An application that must not repeat keeps its own
-state's position in `note`, which is stored with the position in one step (docs/client.md, "Durable cursor").
+The file is replaced as a whole, at most every STORE_EVERY_NS while messages are handled. What it contains when it is
+opened is made durable first: a process continues only where it would also continue after a power failure. A process
+that is killed repeats what it handled since the last store. An application that must not repeat keeps its own state's
+position in `note`, which is stored with the position in one step (docs/client.md, "Durable cursor").
 
 Invariant: the stored position is never beyond a message that the application has not handled.
 """
@@ -15,7 +16,6 @@ Invariant: the stored position is never beyond a message that the application ha
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -30,6 +30,7 @@ from tandemfeed.client_lib.state_folder import state_folder
 from tandemfeed.feedcore.documents.names import TITLE_RULE, is_title
 from tandemfeed.feedcore.merge.history.place import Place, ResumePoint
 from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
+from tandemfeed.runtime.durable import FlushFailed, flush_file, make_folder, remove_drafts, replace_file, sync_folder
 from tandemfeed.transport.process_shell import alone_with
 
 STORE_EVERY_NS = 250_000_000  # what is repeated after a kill, for about 2 % of a slow disk's time
@@ -99,22 +100,36 @@ class Cursor:
         self._lock = ExitStack()
 
     def open(self) -> None:
-        """Lock and read the file, which need not exist.
+        """Lock and read the file, which need not exist, and make what it contains durable.
 
         Raises:
-            CursorUnusable: the file cannot be locked, made or read, or is not a cursor; the text says what to do.
+            CursorUnusable: the file cannot be locked, made, read or flushed, or is not a cursor; the text says what to
+                do.
         """
         lock = self.path.with_suffix(".lock")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             self._lock.enter_context(alone_with(lock, f"another process uses the cursor {self.path}; give it another"))
-            document = json.loads(self.path.read_bytes()) if self.path.exists() else None
+            remove_drafts(self.path.parent, self.path.name)
+            document = json.loads(self._inherited()) if self.path.exists() else None
         except (OSError, ValueError) as wrong:
             self._lock.close()
+            if isinstance(wrong, FlushFailed):
+                raise CursorUnusable(str(wrong)) from wrong
             remedy = f"; {REMEDIES[wrong.errno]}" if isinstance(wrong, OSError) and wrong.errno in REMEDIES else ""
             raise CursorUnusable(f"{self.path}: {wrong}{remedy}") from wrong
         if document is not None:
             self._read(document)
+
+    def _inherited(self) -> bytes:
+        """What an earlier process has stored, durable: it may have been killed before it flushed the file's name."""
+        content = self.path.read_bytes()
+        try:
+            flush_file(self.path)
+            sync_folder(self.path.parent)
+        except FlushFailed:  # the next flush would succeed without having written anything
+            replace_file(self.path, content)
+        return content
 
     def _read(self, document: Any) -> None:
         try:
@@ -179,23 +194,15 @@ class Cursor:
         """Replace the file, if there is anything new; on return, it is on the disk.
 
         Raises:
-            OSError: it cannot be written; the old file is intact.
+            OSError: it cannot be written; the old file is intact, or the new one is in its place and not durable. The
+                next call writes everything again.
         """
         self._store_at_ns = time.monotonic_ns() + STORE_EVERY_NS
         if snapshot == self._stored:
             self.is_dirty = False
             return
-        temporary = self.path.with_suffix(".new")
-        with open(temporary, "wb") as file:
-            file.write(json.dumps(snapshot, indent=1).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        self._stored = None  # unknown, if this fails
+        replace_file(self.path, json.dumps(snapshot, indent=1).encode())
         self._stored, self.is_dirty = snapshot, False
 
     def close(self) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeAlias
+
+from tandemfeed.runtime.durable import FlushFailed
 
 REMEDIES = {
     errno.ENOSPC: "free some space on its disk",
@@ -31,7 +34,10 @@ class NotStored:
     def because(cls, path: Path, error: OSError, consequence: str) -> Self:
         """The event for an error."""
         remedy = REMEDIES.get(error.errno or 0, "repair the disk or the folder")
-        return cls(str(path), f"cannot write {path}: {error.strerror or error}; {consequence} meanwhile; {remedy}")
+        why = os.strerror(error.errno or 0) if isinstance(error, FlushFailed) else error.strerror or str(error)
+        if error.filename is not None and Path(error.filename) != path:
+            why += f" ({error.filename})"
+        return cls(str(path), f"cannot write {path}: {why}; {consequence} meanwhile; {remedy}")
 
 
 @dataclass(frozen=True, slots=True)

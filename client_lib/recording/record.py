@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tandemfeed.feedcore.merge.effects import Takeover
 from tandemfeed.feedcore.range_set import RangeSet
+from tandemfeed.runtime.durable import remove_drafts, remove_file, replace_file
 
 ROW_DTYPE = np.dtype(
     [
@@ -190,18 +191,32 @@ class DeliveryRecord:
         return found + [np.empty(0, SPAN_DTYPE)] * (count_min - len(found))
 
     def save(self, path: Path) -> None:
-        """Write the arrays to `path` (.npz), and the events to a file of the same name with .json."""
+        """Write the arrays to `path` (.npz), and the events to a file of the same name with .json, both for this user
+        only. On return, they are on the disk. Until then there is no .json file, so parts of two records are never
+        read as one.
+
+        Raises:
+            OSError: there is no record, or it may be gone after a power failure.
+        """
         arrays: dict[str, NDArray[Any]] = {}
         for channel_id, channel in self.channels.items():
             arrays[f"rows_{channel_id}"] = channel.rows
             arrays[f"spans_{channel_id}"] = channel.spans
-        np.savez_compressed(path.with_suffix(".npz"), **arrays)  # type: ignore[arg-type]  # numpy's stub of **kwds
         text = {"takeovers": [asdict(takeover) for takeover in self.takeovers], "events": list(self.events)}
-        path.with_suffix(".json").write_text(json.dumps(text, indent=1))
+        data_file, events_file = path.with_suffix(".npz"), path.with_suffix(".json")
+        for each in (data_file, events_file):
+            remove_drafts(each.parent, each.name)
+        remove_file(events_file)
+        replace_file(data_file, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]  # its stub
+        replace_file(events_file, json.dumps(text, indent=1).encode())
 
     @classmethod
     def load(cls, path: Path) -> DeliveryRecord:
-        """Read a record that `save` wrote."""
+        """Read a record that `save` wrote.
+
+        Raises:
+            FileNotFoundError: there is none, or it was not finished.
+        """
         text = json.loads(path.with_suffix(".json").read_text())
         with np.load(path.with_suffix(".npz")) as arrays:
             channels = {

@@ -211,8 +211,8 @@ class Loop:
 
     def _report_losses(self) -> None:
         losses = self.channels.losses
-        if losses.found and (failed := self._report.write(losses.take())) is not None:
-            self.channels.ready.append(failed)
+        if losses.found and (event := self._report.write(losses.take())) is not None:
+            self.channels.ready.append(event)
 
     def _read_letters(self) -> None:
         self._mailbox.acknowledge()

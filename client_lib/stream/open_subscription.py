@@ -149,8 +149,8 @@ class OpenSubscription:
         for item in items:
             if isinstance(item, Dropped):
                 watch.on_event(item)
-        if watch.found and (failed := self._report.write(watch.take())) is not None:
-            items.append(failed)
+        if watch.found and (event := self._report.write(watch.take())) is not None:
+            items.append(event)
 
     def _poll_loop(self, timeout_s: float | None) -> list[Item]:
         if not self._loop_lock.acquire(blocking=False):

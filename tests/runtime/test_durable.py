@@ -258,7 +258,10 @@ def test_a_rotation_never_replaces_a_file(folder: Path) -> None:
 
 def test_drafts_that_a_crash_has_left_are_removed(folder: Path) -> None:
     (folder / ".key.17.4711.draft").write_bytes(b"secret")
+    (folder / ".key2.17.4711.draft").write_bytes(b"secret")
     (folder / "key").write_bytes(b"secret")
+    durable.remove_drafts(folder, "key")
+    assert sorted(each.name for each in folder.iterdir()) == [".key2.17.4711.draft", "key"]
     durable.remove_drafts(folder)
     assert [each.name for each in folder.iterdir()] == ["key"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -124,6 +125,17 @@ def test_the_live_view_ends_cleanly_on_sigterm(cluster: ToyCluster, start: Start
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_command_that_is_still_connecting_ends_on_a_signal(start: Start, number: signal.Signals) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        process = start("--json", "--admin", f"127.0.0.1:{silent.getsockname()[1]}")
+        connection, _ = silent.accept()
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=30)
+        connection.close()
+    assert (process.returncode, errors) == (0, "")
 
 
 def test_a_refusal_is_reported_in_one_line(start: Start) -> None:

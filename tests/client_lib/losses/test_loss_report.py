@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tandemfeed.client_lib import Dropped, Gap, MergerConfig, NotStored, read_losses
+from tandemfeed.client_lib import Dropped, Gap, MergerConfig, NotStored, StoredAgain, read_losses
 from tandemfeed.client_lib.items import Batch
 from tandemfeed.client_lib.losses import loss_report
 from tandemfeed.client_lib.losses.loss import JOINED_NS, Loss, LossCause, Outcome
@@ -168,15 +168,15 @@ def test_a_full_disk_is_reported_once_with_a_remedy_and_tried_again_later(
         failed = report.write([LOSS])
         assert isinstance(failed, NotStored)
         assert failed.reason == (
-            f"cannot write {folder}/equities-0.losses: No space left on device; losses are not recorded meanwhile; "
+            f"cannot write {folder}/equities-0.losses: No space left on device; losses are kept in memory meanwhile; "
             "free some space on its disk"
         )
         monkeypatch.setattr(loss_report, "LINE_COUNT", 8)
         assert report.write([LOSS]) is None, "not before some time has passed"
         assert read_losses(folder) == []
         report._retry_at_ns = 0
-        assert report.write([LOSS]) is None
-        assert read_losses(folder) == [LOSS]
+        assert report.write([LOSS]) == StoredAgain(f"{folder}/equities-0.losses")
+        assert read_losses(folder) == [replace(LOSS, count=9, times=3)]
         report.close()
 
 
@@ -222,4 +222,7 @@ def test_a_folder_that_cannot_be_written_stops_no_stream(cluster: ToyCluster, tm
         )
         items += collect(subscription, lambda found: any(isinstance(item, NotStored) for item in items + found))
     (failed,) = [item for item in items if isinstance(item, NotStored)]
-    assert "Not a directory; losses are not recorded meanwhile" in failed.reason
+    assert failed.reason == (
+        f"cannot write {tmp_path}/file/losses: File exists ({tmp_path}/file); losses are kept in memory meanwhile; "
+        "repair the disk or the folder"
+    )
