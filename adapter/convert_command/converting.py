@@ -73,7 +73,7 @@ def _converted(
 ) -> Result:  # fmt: skip
     result, streams, room = Result(), dict[bytes, int](), _Room(output)
     for chunk in READERS[reader](given, findings):
-        if is_strict and (findings.refused or findings.is_incomplete):
+        if is_strict and (findings.is_incomplete or result.refused):
             break
         stream = streams.setdefault(chunk.session, len(streams))
         packet = chunk.source_packet(feed_id=0, source_stream_id=stream, session=session)

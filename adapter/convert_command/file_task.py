@@ -81,7 +81,9 @@ def add_file_arguments(task: argparse.ArgumentParser) -> None:
     )
     task.add_argument("--symbol", default="", help="symbol of a file that does not contain it")
     task.add_argument(
-        "--strict", action="store_true", help="stop at the first bad datagram or missing message of a capture"
+        "--strict",
+        action="store_true",
+        help="stop at the first datagram or message that is refused or missing",
     )
     task.add_argument(
         "--line",
@@ -159,12 +161,13 @@ def _convert(documents: Documents, arguments: argparse.Namespace, name: str) -> 
         staging.publish()
     result = outcome.result
     _report(outcome, time.perf_counter() - began, console)
-    if result.read and sum(outcome.counts[reason.name.lower()] for reason in REFUSALS_OF_MESSAGES) == result.read:
+    refused = sum(outcome.counts[reason.name.lower()] for reason in REFUSALS_OF_MESSAGES)
+    if result.read and refused == result.read:
         what = f"none of the {result.read:,} messages follows the source format {documents.source_format.name!r}"
         advice = "choose another reader, source format or --session"
         Streams.of_process().note(f"convert: {given.paths[0]}: {what}; {advice}")
         return REFUSED
-    return report_findings(outcome.findings, arguments, result.written, console)
+    return report_findings(outcome.findings, arguments, refused, console)
 
 
 def _refusal(documents: Documents, arguments: argparse.Namespace, reader: str | None) -> str:

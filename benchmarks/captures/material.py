@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from tandemfeed.adapter.conversion.formats.captures.capture import CaptureReader, Datagram
+from tandemfeed.adapter.convert_command.captures.header_kernels import SEQUENCE_PART
 from tandemfeed.adapter.convert_command.captures.protocols import Protocol
-from tandemfeed.adapter.convert_command.captures.stream_kernels import SEQUENCE_PART
 from tandemfeed.adapter.convert_command.input.compressed import DecompressedFile
 
 PCAP_HEADER = struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 262_144, 1)  # nanoseconds, Ethernet

@@ -35,7 +35,7 @@ from tandemfeed.feedcore.sbe import Schema, load_schema
 
 # The parts of a <packet>, and the attributes that each may have beside type, offset and byteOrder.
 PACKET_PARTS = {
-    "sequence": ("counts", "messagesMax"),
+    "sequence": ("counts", "messagesMax", "unnumbered"),
     "count": ("endOfSession",),
     "length": ("adds",),
     "channel": (),
@@ -226,6 +226,11 @@ def _load_packet(node: Node) -> PacketHeader:
     counts = "messages" if sequence is None else sequence.attributes.get("counts", "messages")
     if counts not in ("messages", "packets"):
         raise node.error(f"counts of <sequence> is {counts!r}; it must be 'messages' or 'packets'")
+    if sequence is not None and sequence.attributes.get("unnumbered", "0") != "0":
+        given = sequence.attributes["unnumbered"]
+        raise sequence.error(
+            f"unnumbered is {given!r}; only '0' is possible: packets with the number 0 are not numbered"
+        )
     requests = node.attributes.get("requests", "no")
     if requests not in ("no", "header") or (requests == "header" and not found.keys() >= {"sequence", "count"}):
         raise node.error(
@@ -245,6 +250,7 @@ def _load_packet(node: Node) -> PacketHeader:
         tuple(_header_part(each, size) for each in node.all("sentAt")),
         requests == "header",
         MESSAGES_MAX if sequence is None else _bounded(sequence, "messagesMax", MESSAGES_MAX, COUNT_MAX, 1),
+        sequence is not None and "unnumbered" in sequence.attributes,
     )
 
 

@@ -111,6 +111,7 @@ class PacketHeader:
         session: the numbers restart with each session.
         sent_at: its parts together are the venue's time in nanoseconds since 1970.
         is_request: this header alone, with the number and count of missing messages, requests them from the venue.
+        has_unnumbered: packets with the number 0 are not part of the sequence.
     """
 
     name: str
@@ -126,6 +127,7 @@ class PacketHeader:
     sent_at: tuple[HeaderPart, ...] = ()
     is_request: bool = False
     messages_max: int = 1
+    has_unnumbered: bool = False
 
 
 FRAMING_DEFAULT = Framing(

@@ -39,7 +39,7 @@ class TickQuarantine(Findings):
 
     Attributes:
         recording: its name.
-        rows: of the table, without what is missing or damaged.
+        rows: of the table; what is missing, conflicting, cut or damaged is added at the end.
         listed: how often each reason is in `rows`.
         message_counts: how many messages were refused, by reason.
     """
@@ -66,6 +66,11 @@ class TickQuarantine(Findings):
                 self.rows.append(self._row("", reason, rest, ""))
         for stream, first, end in self.missing:
             self.rows.append(self._row(f"stream {stream}: {first} to {end - 1}", "missing", end - first, ""))
+        for stream, first, end in self.conflicts:
+            self.rows.append(self._row(f"stream {stream}: {first} to {end - 1}", "conflicting", end - first, ""))
+        for reason, count in (("cut", self.cut_count), ("not compared", self.forgotten_count)):
+            if count:
+                self.rows.append(self._row("", reason, count, ""))
         for text in self.damage:
             self.rows.append(self._row(text, "damaged", 1, ""))
 

@@ -163,7 +163,7 @@ def test_captures_of_one_stream_are_refused(tmp_path: Path, capsys: pytest.Captu
 
 def test_a_stream_that_shows_late_in_two_recordings_is_refused() -> None:
     found = [
-        Findings(streams=[StreamReport(name, 1, 2, 2, 0, 0, 0, 0) for name in names]) for names in ("AB", "C", "B")
+        Findings(streams=[StreamReport(name, 1, 2, 2, 0, 0, 0, 0, 0) for name in names]) for names in ("AB", "C", "B")
     ]
     recordings = [Recording((Path(name),)) for name in ("one.pcap", "two.pcap", "three.pcap")]
     require_own_streams(recordings[:2], found[:2])

@@ -103,7 +103,10 @@ class _Reading:
         with DecompressedFile(path) as file:
             walk = CaptureWalk(file, self._flows)
             yield from until_damage(walk, path, findings)
-            findings.passed_over += walk.reader.passed_over
+            findings.passed_over += walk.reader.other_count
+            findings.cut_count += walk.reader.fragment_count + sum(
+                count for sent_to, count in walk.reader.cut.items() if sent_to is None or self._has(*sent_to)
+            )
             note_damage(file, path, findings)
 
     def finish(self) -> Iterator[FrameChunk]:
@@ -139,12 +142,17 @@ class _Reading:
         return " and ".join(written(*each) for each in sorted(destination(self._flows[flow]) for flow in flows))
 
     def _is_read(self, flow: int) -> bool:
+        return self._has(*destination(self._flows[flow]))
+
+    def _has(self, address: bytes, port: int) -> bool:
+        """True if what was sent to this address and port is read."""
         lines = self._given.lines
-        return not lines or any(line.has(*destination(self._flows[flow])) for line in lines)
+        return not lines or any(line.has(address, port) for line in lines)
 
     def _count(self) -> None:
         findings, merge = self._findings, self._merge
         findings.missing, findings.duplicate_count = merge.missing, merge.duplicate_count
+        findings.conflicts, findings.forgotten_count = merge.conflicts, merge.forgotten_count
         findings.unnumbered_count, findings.late_count = merge.unnumbered_count, merge.late_count
 
     def _noted(self, chunk: Chunk) -> FrameChunk:

@@ -18,10 +18,11 @@ import numpy as np
 
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
 from tandemfeed.adapter.convert_command.captures.capture_walk import CaptureWalk, Datagrams
+from tandemfeed.adapter.convert_command.captures.content_kernels import digest_rows
+from tandemfeed.adapter.convert_command.captures.header_kernels import GROUP_SIZE, read_headers
 from tandemfeed.adapter.convert_command.captures.keys import KeyTable
 from tandemfeed.adapter.convert_command.captures.protocols import Protocol
 from tandemfeed.adapter.convert_command.captures.rows import APART, FLOW, SEQUENCE, SIZE, START, STATUS, STREAM, Words
-from tandemfeed.adapter.convert_command.captures.stream_kernels import GROUP_SIZE, digest_rows, read_headers
 from tandemfeed.adapter.convert_command.input.compressed import DecompressedFile
 
 DATAGRAMS_MAX = 50_000  # looked at; the lines of a channel differ by milliseconds

@@ -12,14 +12,19 @@ import numpy as np
 from tandemfeed.adapter.conversion.formats.captures.line_merge import HOLD_NS
 from tandemfeed.adapter.conversion.formats.chunks import FormatError
 from tandemfeed.adapter.conversion.formats.packets.framed_packets import PacketDecoder, VenuePacket
-from tandemfeed.adapter.conversion.formats.packets.iex_tp import IEX_TP_HEADER_SIZE, IEX_TP_VERSION, decode_iex_segment
+from tandemfeed.adapter.conversion.formats.packets.iex_tp import (
+    IEX_TP_HEADER_SIZE,
+    IEX_TP_VERSION,
+    decode_iex_segment,
+    stream_name,
+)
 from tandemfeed.adapter.conversion.formats.packets.mdp3 import MDP_HEADER_SIZE, MESSAGE_PREFIX_SIZE, decode_mdp_packet
 from tandemfeed.adapter.conversion.formats.packets.moldudp64 import (
     END_OF_SESSION_COUNT,
     MOLD_HEADER_SIZE,
     decode_mold_packet,
 )
-from tandemfeed.adapter.convert_command.captures import stream_kernels as kernels
+from tandemfeed.adapter.convert_command.captures import header_kernels as kernels
 from tandemfeed.adapter.convert_command.captures.keys import KEY_SIZE
 from tandemfeed.adapter.convert_command.captures.rows import Words
 from tandemfeed.feedcore.documents.source_layout import Framing, HeaderPart, SessionPart, SourceFormat
@@ -98,7 +103,7 @@ def moldudp64(source_format: SourceFormat) -> Protocol:
 
 
 def iex_tp(source_format: SourceFormat) -> Protocol:
-    """IEX-TP; its streams are named by channel and session."""
+    """IEX-TP; its streams are named by protocol, channel and session."""
     return Protocol(
         _parts(
             (32, 8, False, 1), version=(0, 1, False, 1), length=(12, 2, False, 1), count=(14, 2, False, 1),
@@ -106,10 +111,10 @@ def iex_tp(source_format: SourceFormat) -> Protocol:
         ),
         _settings(
             source_format, header_size=IEX_TP_HEADER_SIZE, version=IEX_TP_VERSION, length_adds=IEX_TP_HEADER_SIZE,
-            session_at=4, session_size=8, length_size=2, frame_adds=2, frame_least=LENGTH_ONLY,
+            session_at=2, session_size=10, length_size=2, frame_adds=2, frame_least=LENGTH_ONLY,
         ),
         decode_iex_segment,
-        lambda session: "/".join(str(int.from_bytes(part, "little")) for part in (session[:4], session[4:])),
+        lambda name: stream_name(*(int.from_bytes(part, "little") for part in (name[:2], name[2:6], name[6:]))),
     )  # fmt: skip
 
 
@@ -144,7 +149,8 @@ def packets(source_format: SourceFormat) -> Protocol:
             source_format, header_size=header.size, length_adds=header.length_adds,
             end_count=-1 if header.end_of_session is None else header.end_of_session,
             session_at=session.offset if session else 0, session_size=session_size,
-            channel_at=channel.offset if channel else 0, channel_size=channel_size, **_frames(source_format.framing),
+            channel_at=channel.offset if channel else 0, channel_size=channel_size,
+            has_unnumbered=header.has_unnumbered, **_frames(source_format.framing),
         ),
         decoder.decode,
         lambda name: _name(session, channel, name),

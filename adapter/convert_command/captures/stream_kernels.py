@@ -1,19 +1,16 @@
-"""Compiled walks over datagrams: their headers and messages, then each stream's messages in order.
+"""The compiled walk over datagrams that puts each stream's messages in order.
 
-What the first walk does not understand it leaves unread; where the second finds anything but the next messages or
-duplicates, it stops. Both are then left to the decoders and the merge in `adapter.conversion.formats`.
+Where it finds anything but the next messages or copies of what was delivered, it stops, and leaves the datagram to the
+merge in `adapter.conversion.formats`.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
-from tandemfeed.adapter.conversion.kernel.unaligned import LOADS, STORES
-from tandemfeed.adapter.convert_command.captures.keys import FLAG, KEY_SIZE, WORD_SIZE, number_of
+from tandemfeed.adapter.convert_command.captures.content_kernels import is_known, note_content
+from tandemfeed.adapter.convert_command.captures.header_kernels import UNNUMBERED_SEQUENCE
 from tandemfeed.adapter.convert_command.captures.rows import (
     APART,
     COUNT,
-    FLOW,
     FRAMES,
     READ,
     SENT_NS,
@@ -27,40 +24,6 @@ from tandemfeed.adapter.convert_command.captures.rows import (
 )
 from tandemfeed.adapter.convert_command.output.frame_kernels import copy_bytes
 from tandemfeed.adapter.kernel_cache import compiled, compiled_part
-
-load_u16, load_u16be, load_u32, load_u32be, load_i64, load_i64be = (
-    LOADS[f"load_{name}"] for name in ("u16", "u16be", "u32", "u32be", "i64", "i64be")
-)
-store_8, store_64 = STORES["store_8"], STORES["store_64"]
-
-SEQUENCE_MAX, UNNUMBERED_SEQUENCE = 1 << 62, -1
-DIGEST_SIZE = 64  # bytes of a packet or message that are compared: numbers, times, the first values
-GROUP_SIZE = 4  # bytes of a stream's key that number the group of its destinations; the session follows
-
-# A header's parts, by row: each has an offset, a size (0: absent), 1 for big-endian, and a factor.
-# The parts from SENT_PART on are added: together they are the sending time.
-SEQUENCE_PART, COUNT_PART, LENGTH_PART, VERSION_PART, SENT_PART = range(5)
-
-# What else `read_headers` must know of a protocol.
-(
-    HEADER_SIZE,
-    LENGTH_ADDS,  # the header's length and this are the datagram's bytes
-    VERSION,  # the only one that is read
-    END_COUNT,  # a count that means none, at the end of a session; -1: there is no such count
-    SESSION_AT,  # where the session's name is
-    SESSION_SIZE,
-    CHANNEL_AT,  # where the number of the channel is
-    CHANNEL_SIZE,
-    HAS_UNNUMBERED,  # messages with number 0 are numbered as they come
-    LENGTH_AT,  # where a frame has its length
-    LENGTH_SIZE,
-    IS_BIG_ENDIAN,
-    LENGTH_UNIT,
-    FRAME_ADDS,
-    FRAME_LEAST,  # smaller frames are not valid
-    FRAME_FOUND,  # smaller frames are valid, but the converter does not find their end
-) = range(16)
-SETTINGS = 16
 
 # Columns of a stream's state.
 (
@@ -88,127 +51,6 @@ SPAN_COLUMNS = 4
 COUNT_MAX, KEEPS_TIMES, KEEPS_STREAMS, IS_BY_PACKET = range(4)
 
 DONE, FULL, LEFT = range(3)  # why `merge_rows` returns: no rows remain; the chunk is complete; a row is left to Python
-
-
-@compiled_part
-def number_at(data, at, size, is_big_endian):  # type: ignore[no-untyped-def]
-    """An unsigned integer of any size; of 8 bytes, its bits."""
-    if size == 2:
-        return load_u16be(data, at) if is_big_endian else load_u16(data, at)
-    if size == 4:
-        return load_u32be(data, at) if is_big_endian else load_u32(data, at)
-    if size == 8:
-        return load_i64be(data, at) if is_big_endian else load_i64(data, at)
-    value = np.int64(0)
-    for place in range(size):
-        value |= np.int64(data[at + place]) << (8 * (size - 1 - place if is_big_endian else place))
-    return value
-
-
-@compiled_part
-def part_of(data, start, parts, part):  # type: ignore[no-untyped-def]
-    """The value of a header's part; 0 if it is absent."""
-    return number_at(data, start + parts[part, 0], parts[part, 1], parts[part, 2]) * parts[part, 3]
-
-
-@compiled_part
-def messages_in(data, at, end, settings):  # type: ignore[no-untyped-def]
-    """(number of messages that fill `data[at:end]`; -1: none do. True if the converter finds the end of each)."""
-    width, is_big = settings[LENGTH_SIZE], settings[IS_BIG_ENDIAN]
-    count, is_found = np.int64(0), True
-    while at < end:
-        if at + settings[LENGTH_AT] + width > end:
-            return np.int64(-1), False
-        length = number_at(data, at + settings[LENGTH_AT], width, is_big)
-        size = length * settings[LENGTH_UNIT] + settings[FRAME_ADDS]
-        if size < settings[FRAME_LEAST] or size > end - at:
-            return np.int64(-1), False
-        is_found = is_found and size >= settings[FRAME_FOUND]
-        at += size
-        count += 1
-    return count, is_found
-
-
-@compiled_part
-def header_status(data, row, parts, settings):  # type: ignore[no-untyped-def]
-    """Read a datagram's header and count its messages; returns its status."""
-    start, size = row[START], row[SIZE]
-    if size < settings[HEADER_SIZE]:
-        return UNREAD
-    if parts[VERSION_PART, 1] and part_of(data, start, parts, VERSION_PART) != settings[VERSION]:
-        return UNREAD
-    if parts[LENGTH_PART, 1] and part_of(data, start, parts, LENGTH_PART) + settings[LENGTH_ADDS] != size:
-        return UNREAD
-    count, is_found = messages_in(data, start + settings[HEADER_SIZE], start + size, settings)
-    if parts[COUNT_PART, 1]:
-        counted = part_of(data, start, parts, COUNT_PART)
-        if count != (0 if counted == settings[END_COUNT] else counted):
-            return UNREAD
-    sequence = part_of(data, start, parts, SEQUENCE_PART)
-    if count < 0 or sequence < 0 or sequence > SEQUENCE_MAX:
-        return UNREAD
-    row[SEQUENCE], row[COUNT], row[FRAMES] = sequence, count, start + settings[HEADER_SIZE]
-    row[SENT_NS] = 0
-    for part in range(SENT_PART, parts.shape[0]):
-        row[SENT_NS] += part_of(data, start, parts, part)
-    return READ if is_found else APART
-
-
-@compiled(nogil=True)
-def read_headers(data, rows, first, groups, parts, settings, keys, slots, key_counts):  # type: ignore[no-untyped-def]
-    """Read the headers of the rows from `first` on; returns how many rows are done.
-
-    Not all are done if there is no room for another stream's key.
-
-    Args:
-        groups: by flow, the group of destinations whose datagrams have common numbers; -1: it is not read.
-        parts, settings: of the protocol.
-        keys, slots, key_counts: number the streams.
-    """
-    for number in range(first, rows.shape[0]):
-        row = rows[number]
-        group = groups[row[FLOW]]
-        row[STATUS] = SKIPPED if group < 0 else header_status(data, row, parts, settings)
-        if row[STATUS] > APART:
-            continue
-        key = key_counts[0] * KEY_SIZE
-        store_64(keys, key, group)  # the session covers the upper half
-        for place in range(WORD_SIZE, KEY_SIZE, WORD_SIZE):
-            store_64(keys, key + place, 0)
-        name = key + GROUP_SIZE
-        copy_bytes(data, row[START] + settings[SESSION_AT], keys, name, settings[SESSION_SIZE])
-        channel = row[START] + settings[CHANNEL_AT]
-        copy_bytes(data, channel, keys, name + settings[SESSION_SIZE], settings[CHANNEL_SIZE])
-        if settings[HAS_UNNUMBERED] and row[SEQUENCE] == 0 and row[COUNT] > 0:
-            store_8(keys, key + FLAG, 1)  # a stream of its own
-            row[SEQUENCE] = UNNUMBERED_SEQUENCE
-        row[STREAM] = number_of(keys, slots, key_counts)
-        if row[STREAM] < 0:
-            return number
-    return rows.shape[0]
-
-
-@compiled(nogil=True)
-def digest_rows(data, rows, settings, is_by_packet, digests):  # type: ignore[no-untyped-def]
-    """Digest what has a row's number: the packet, or its first message; 0: a datagram without one.
-
-    Args:
-        digests: receives a digest for each row.
-    """
-    for number in range(rows.shape[0]):
-        row = rows[number]
-        digests[number] = 0
-        if row[STATUS] > APART or row[COUNT] == 0:
-            continue
-        at, end = row[START], row[START] + row[SIZE]
-        if not is_by_packet:
-            at = row[FRAMES]
-            length = number_at(data, at + settings[LENGTH_AT], settings[LENGTH_SIZE], settings[IS_BIG_ENDIAN])
-            end = at + length * settings[LENGTH_UNIT] + settings[FRAME_ADDS]
-        digest = np.uint64(14_695_981_039_346_656_037)
-        for place in range(at, min(end, at + DIGEST_SIZE)):
-            digest = (digest ^ np.uint64(data[place])) * np.uint64(1_099_511_628_211)  # FNV-1a
-        digests[number] = np.int64(digest | np.uint64(1))
 
 
 @compiled_part
@@ -241,11 +83,15 @@ def put_span(stream, first, end, count, is_by_packet, spans, progress):  # type:
 
 
 @compiled(nogil=True)
-def merge_rows(data, rows, first, streams, limits, out, spans, progress):  # type: ignore[no-untyped-def]
+def merge_rows(  # type: ignore[no-untyped-def]
+    data, rows, first, streams, limits, settings, known, out, spans, progress
+):
     """Put the messages of the rows from `first` on into a chunk; returns (how many rows are done, why it stopped).
 
     Args:
         streams: the state of each stream.
+        settings: of the protocol.
+        known: a memory of what was delivered.
         out: the chunk's bytes; there is room for any datagram.
         spans: shape (room, SPAN_COLUMNS).
         progress: what is kept between calls.
@@ -269,15 +115,21 @@ def merge_rows(data, rows, first, streams, limits, out, spans, progress):  # typ
             is_late = sequence < min(stream[NEXT], stream[GAPS_END])
             if stream[IS_HELD] or is_reset or is_late or (sequence != stream[NEXT] and after > stream[NEXT]):
                 return number, LEFT
+            begin, end = row[FRAMES], row[START] + row[SIZE]
+            content = data, begin, end, row[STREAM], sequence, count, limits[IS_BY_PACKET]
             if sequence < stream[NEXT]:
+                if not is_known(*content, settings, known):
+                    return number, LEFT
                 stream[DUPLICATES] += after - sequence
             else:
-                size = row[START] + row[SIZE] - row[FRAMES]
+                size = end - begin
                 if not is_in_chunk(row, size, row[STREAM], out, spans, progress, limits):
                     return number, FULL
                 if progress[CHUNK_COUNT] == 0:
                     progress[CHUNK_SENT_NS] = row[SENT_NS]
-                copy_bytes(data, row[FRAMES], out, progress[CHUNK_SIZE], size)
+                copy_bytes(data, begin, out, progress[CHUNK_SIZE], size)
+                if not is_unnumbered:
+                    note_content(*content, settings, known)
                 progress[CHUNK_SIZE] += size
                 if count > 0:
                     put_span(row[STREAM], sequence, after, count, limits[IS_BY_PACKET], spans, progress)

@@ -17,6 +17,14 @@ from tandemfeed.adapter.conversion.formats.chunks import FormatError, FrameChunk
 from tandemfeed.adapter.conversion.formats.frames.frame_walk import part_of_chunk
 from tandemfeed.adapter.conversion.formats.packets.framed_packets import VenuePacket
 from tandemfeed.adapter.convert_command.captures.capture_walk import TIME_MAX, Datagrams
+from tandemfeed.adapter.convert_command.captures.content_kernels import compare_contents, memory
+from tandemfeed.adapter.convert_command.captures.header_kernels import (
+    GROUP_SIZE,
+    HAS_UNNUMBERED,
+    SEQUENCE_MAX,
+    UNNUMBERED_SEQUENCE,
+    read_headers,
+)
 from tandemfeed.adapter.convert_command.captures.keys import FLAG, KEYS_FIRST, KeyTable
 from tandemfeed.adapter.convert_command.captures.protocols import Protocol
 from tandemfeed.adapter.convert_command.captures.rows import (
@@ -50,14 +58,12 @@ from tandemfeed.adapter.convert_command.captures.stream_kernels import (
     FIRST,
     FULL,
     GAPS_END,
-    GROUP_SIZE,
     IS_BEGUN,
     IS_HELD,
     LEFT,
     NEWEST_NS,
     NEXT,
     PROGRESS,
-    SEQUENCE_MAX,
     SPAN_COLUMNS,
     SPAN_INDEX,
     SPAN_SEQUENCE,
@@ -65,7 +71,6 @@ from tandemfeed.adapter.convert_command.captures.stream_kernels import (
     STREAM_COLUMNS,
     UNNUMBERED,
     merge_rows,
-    read_headers,
 )
 from tandemfeed.adapter.convert_command.input.inputs import StreamReport, VenueNumbers
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
@@ -100,7 +105,7 @@ class StreamMerge:
         refuse: called with the row of a datagram that does not follow the protocol, and the reason.
 
     Attributes:
-        restarts: the streams whose numbers started again at 1, once for each time.
+        restarts: the streams whose numbers started again, once for each time.
     """
 
     def __init__(
@@ -120,8 +125,11 @@ class StreamMerge:
             part_of_chunk(source_format.framing),
             hold_ns=protocol.hold_ns,
             is_by_packet=protocol.is_by_packet,
-            name=lambda session: self.name(int.from_bytes(session, "little")),
+            name=lambda session: self.name(_stream(session)),
+            compare=self._compare,
+            on_restart=self._on_restart,
         )
+        self._known = memory()
         self._limits: Words = np.array([MESSAGES_MAX, keeps_times, keeps_streams, protocol.is_by_packet], np.int64)
         self._out: Bytes = np.empty(BYTES_MAX, np.uint8)
         self._spans: Words = np.zeros((SPANS_MAX, SPAN_COLUMNS), np.int64)
@@ -146,6 +154,16 @@ class StreamMerge:
         return self._merge.late_count
 
     @property
+    def conflicts(self) -> list[Missing]:
+        """The messages, or packets, that were dropped because other ones had been delivered under their numbers."""
+        return self._merge.conflicts
+
+    @property
+    def forgotten_count(self) -> int:
+        """The messages, or packets, that were dropped as duplicates without being compared."""
+        return self._merge.forgotten_count
+
+    @property
     def unnumbered_count(self) -> int:
         """The messages without a number."""
         return int(self._progress[UNNUMBERED])
@@ -156,6 +174,9 @@ class StreamMerge:
         for stream, first, end in self.missing:
             lost[stream] += end - first
         found = []
+        conflicting = Counter[str]()
+        for stream, first, end in self.conflicts:
+            conflicting[stream] += end - first
         for number, state in enumerate(self._streams[: len(self._keys)]):
             if state[IS_BEGUN]:
                 name = self.name(number)
@@ -163,7 +184,7 @@ class StreamMerge:
                 found.append(
                     StreamReport(
                         name, int(state[FIRST]), int(state[NEXT]) - 1, int(state[DELIVERED]), duplicates, lost[name],
-                        self.restarts.count(name), self._merge.late_in(_session(number)),
+                        self.restarts.count(name), self._merge.late_in(_session(number)), conflicting[name],
                     )
                 )  # fmt: skip
         return found
@@ -244,8 +265,11 @@ class StreamMerge:
                 row[STATUS] = SKIPPED
                 continue
             key = int(groups[row[FLOW]]).to_bytes(GROUP_SIZE, "little") + self._protocol.stream_name(payload)
-            row[STREAM], row[STATUS] = self._keys.add(key), READ
-            row[[SEQUENCE, COUNT]] = min(found.sequence, SEQUENCE_MAX), found.message_count
+            is_unnumbered = self._protocol.settings[HAS_UNNUMBERED] and found.sequence == 0
+            sequence = UNNUMBERED_SEQUENCE if is_unnumbered else min(found.sequence, SEQUENCE_MAX)
+            row[STREAM] = self._keys.add(key.ljust(FLAG, b"\0") + bytes([is_unnumbered]))
+            row[STATUS] = SKIPPED if is_unnumbered and not found.message_count else READ
+            row[[SEQUENCE, COUNT]] = sequence, found.message_count
             row[SENT_NS] = min(found.sent_at_ns, TIME_MAX)
             row[[START, FRAMES, SIZE]] = size, size, len(found.frames)
             parts.append(found.frames)
@@ -268,11 +292,9 @@ class StreamMerge:
         return "its number has more than 62 bits"
 
     def _merge_rows(self, data: Bytes, rows: Words) -> Iterator[Chunk]:
-        done, why = 0, FULL
+        done, why, state = 0, FULL, (self._streams, self._limits, self._protocol.settings, self._known)
         while why != DONE:
-            done, why = merge_rows(
-                data, rows, done, self._streams, self._limits, self._out, self._spans, self._progress
-            )
+            done, why = merge_rows(data, rows, done, *state, self._out, self._spans, self._progress)
             if why == FULL:
                 yield self._take_chunk()
             elif why == LEFT:
@@ -286,16 +308,32 @@ class StreamMerge:
         merge.continue_at(session, int(state[NEXT]), int(state[FIRST]))
         sent_ns, sequence = int(row[SENT_NS]), int(row[SEQUENCE])
         if self._protocol.is_by_packet and sequence == 1 and state[NEXT] > 2 and sent_ns > state[NEWEST_NS]:
-            yield from self._put(stream, merge.flush(session))
-            self.restarts.append(self.name(stream))
-            merge.start_again(session)
+            yield from self._put(stream, merge.start_again(session))
         frames = data[row[FRAMES] : row[START] + row[SIZE]].tobytes()
         chunk = FrameChunk(frames, int(row[COUNT]), sequence, sent_ns, session)
         if row[STATUS] == APART:
             self._apart.update((stream, sequence + number) for number in range(1, chunk.message_count + 1))
-        yield from self._put(stream, merge.on_chunk(chunk, int(row[AT_NS])))
+        yield from self._put(stream, merge.on_chunk(chunk, int(row[AT_NS]), int(row[FLOW])))
         if not self._protocol.is_by_packet:
             state[END] = max(int(state[END]), sequence + chunk.message_count)
+
+    def _compare(self, chunk: FrameChunk) -> list[int]:
+        """Compare a packet's messages, or the packet, with what was delivered under their numbers."""
+        is_by_packet = self._protocol.is_by_packet
+        found: Words = np.empty(1 if is_by_packet else chunk.message_count, np.int64)
+        frames = np.frombuffer(chunk.frames, np.uint8)
+        compare_contents(
+            frames, _stream(chunk.session), chunk.sequence, is_by_packet, self._protocol.settings, self._known, found
+        )
+        return found.tolist()  # type: ignore[no-any-return]
+
+    def _on_restart(self, session: bytes) -> None:
+        """The numbers of a stream start again."""
+        name, state = self.name(_stream(session)), self._streams[_stream(session)]
+        if state[END] > state[NEXT]:
+            self._ends.append(Missing(name, int(state[NEXT]), int(state[END])))
+        state[END] = 0
+        self.restarts.append(name)
 
     def _put(self, stream: int, parts: Iterator[FrameChunk]) -> Iterator[Chunk]:
         """Put what is next in a stream into the chunk."""
@@ -324,3 +362,7 @@ class StreamMerge:
 def _session(stream: int) -> bytes:
     """A stream's session in the merge: its number."""
     return stream.to_bytes(8, "little")
+
+
+def _stream(session: bytes) -> int:
+    return int.from_bytes(session, "little")

@@ -78,7 +78,7 @@ def udp_segment(data, at, end, link):  # type: ignore[no-untyped-def]
     else:
         return (LEFT if kind < 0 else OTHER), at, at, 0
     if segment + UDP_SIZE > end or u16be(data, segment + 4) < UDP_SIZE or segment + u16be(data, segment + 4) > end:
-        return OTHER, at, at, 0
+        return LEFT, at, at, 0  # it is cut off
     return WHOLE, segment, address, size
 
 

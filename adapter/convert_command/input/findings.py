@@ -16,11 +16,11 @@ MISSING_FILE, STREAMS_FILE = "missing.csv", "streams.csv"
 COMPLETE, REFUSED, INCOMPLETE = 0, 2, 3  # exit statuses
 
 
-def report_findings(findings: Findings, arguments: argparse.Namespace, written: int, console: Console) -> int:
+def report_findings(findings: Findings, arguments: argparse.Namespace, refused: int, console: Console) -> int:
     """Print what was refused or is missing, and write what is missing to a table; returns the exit status.
 
     Args:
-        written: the number of messages written.
+        refused: the number of messages that were refused.
     """
     for text in _lines(findings):
         console.print(f"  {text}", markup=False, highlight=False)
@@ -34,22 +34,26 @@ def report_findings(findings: Findings, arguments: argparse.Namespace, written: 
         files = ", ".join(str(path) for path in arguments.inputs)
         console.print(f"convert: {files}: {text}; {advice}", markup=False, highlight=False)
         return REFUSED
-    if arguments.strict and (findings.refused or findings.is_incomplete):
+    if arguments.strict and (findings.is_incomplete or refused):
         console.print("convert: stopped, because of --strict; the output is incomplete")
         return REFUSED
-    return INCOMPLETE if findings.is_incomplete else COMPLETE
+    return INCOMPLETE if findings.is_incomplete or refused else COMPLETE
 
 
 def _lines(findings: Findings) -> list[str]:
     lines = [f"{findings.duplicate_count:,} duplicates dropped"] if findings.duplicate_count else []
-    lines += [f"stream {stream}: its numbers started again at 1" for stream in findings.restarts[:SHOWN_MAX]]
+    lines += [f"stream {stream}: its numbers started again" for stream in findings.restarts[:SHOWN_MAX]]
+    lines += _conflicts(findings)
     if findings.late_count:
         lines.append(f"{findings.late_count:,} came late: they follow later ones in the output")
     if findings.unnumbered_count:
         count = findings.unnumbered_count
         lines.append(f"{count:,} messages with sequence number 0: no gap or duplicate can be found among them")
     if findings.passed_over:
-        lines.append(f"{findings.passed_over:,} frames without a whole UDP datagram passed over")
+        lines.append(f"{findings.passed_over:,} frames without UDP passed over")
+    if findings.cut_count:
+        why = "the capture's snap length cut them off, or fragments are missing"
+        lines.append(f"{findings.cut_count:,} UDP datagrams are not whole in the capture, and not converted: {why}")
     lines += [f"{count:,} datagrams refused: {reason}" for reason, count in findings.refused.most_common(SHOWN_MAX)]
     lines += findings.samples
     lines += [f"{text}; what precedes this is converted" for text in findings.damage]
@@ -57,6 +61,21 @@ def _lines(findings: Findings) -> list[str]:
         lines.append(f"stream {stream}: {end - first:,} missing, {first} to {end - 1}")
     if len(findings.missing) > SHOWN_MAX:
         lines.append(f"… and {len(findings.missing) - SHOWN_MAX:,} more; {MISSING_FILE} lists all")
+    return lines
+
+
+def _conflicts(findings: Findings) -> list[str]:
+    """What was dropped although it is not, or may not be, a copy of what was delivered."""
+    lines = []
+    for stream, first, end in findings.conflicts[:SHOWN_MAX]:
+        numbers = f"{first}" if end == first + 1 else f"{first} to {end - 1}"
+        lines.append(f"stream {stream}: {numbers} came again with other content, which is not converted")
+    if len(findings.conflicts) > SHOWN_MAX:
+        count = len(findings.conflicts) - SHOWN_MAX
+        lines.append(f"… and {count:,} more that came again with other content; {STREAMS_FILE} counts them by stream")
+    if findings.forgotten_count:
+        what = "duplicates came long after the first copy, and could not be compared with it"
+        lines.append(f"{findings.forgotten_count:,} of the {what}")
     return lines
 
 

@@ -72,8 +72,9 @@ class StreamReport(NamedTuple):
         first, last: the numbers of its first and last message, or packet.
         messages: that were delivered.
         duplicates, missing: messages, or packets, that came again on any line, and that came on none.
-        restarts: how often the numbers started again at 1.
+        restarts: how often the numbers started again.
         late: messages, or packets, that follow later ones, because they came after they had been given up.
+        conflicting: messages, or packets, that are dropped, because other ones were delivered under their numbers.
     """
 
     stream: str
@@ -84,6 +85,7 @@ class StreamReport(NamedTuple):
     missing: int
     restarts: int
     late: int
+    conflicting: int
 
 
 class VenueNumbers(NamedTuple):
@@ -106,14 +108,17 @@ class Findings:
 
     Attributes:
         datagram_count: UDP datagrams of captures.
-        passed_over: frames that are no part of a whole datagram.
+        passed_over: frames without UDP.
+        cut_count: UDP datagrams, and fragments of them, that are not whole in the capture.
         refused: datagrams that do not follow the format, by reason.
         samples: the first of them: file, number of the packet, where it was sent, and the reason.
         missing: messages that no line of the captures has; for CME, packets.
         duplicate_count: messages dropped because another line's copy was delivered; for CME, packets.
+        forgotten_count: those of them that could not be compared with the copy, because it was delivered long before.
+        conflicts: messages that are dropped because other ones were delivered under their numbers; for CME, packets.
         late_count: messages that came after they had been given up, and so follow later ones; for CME, packets.
         unnumbered_count: messages without a sequence number, among which nothing can be found missing or repeated.
-        restarts: the streams whose numbers started again at 1, once for each time.
+        restarts: the streams whose numbers started again, once for each time.
         streams: what captures have of each stream.
         damage: where files cannot be read further, and why.
         origin: names a message of the newest chunk, from its number in it.
@@ -122,10 +127,13 @@ class Findings:
 
     datagram_count: int = 0
     passed_over: int = 0
+    cut_count: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     samples: list[str] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     duplicate_count: int = 0
+    forgotten_count: int = 0
+    conflicts: list[Missing] = field(default_factory=list)
     late_count: int = 0
     unnumbered_count: int = 0
     restarts: list[str] = field(default_factory=list)
@@ -136,8 +144,9 @@ class Findings:
 
     @property
     def is_incomplete(self) -> bool:
-        """True if the output lacks messages that the venue sent."""
-        return bool(self.missing or self.damage)
+        """True if the output lacks, or may lack, messages that the venue sent."""
+        lost = self.missing or self.damage or self.conflicts or self.refused
+        return bool(lost or self.cut_count or self.forgotten_count)
 
     def refuse(self, place: str, reason: str) -> None:
         """Count a datagram that does not follow the format."""
@@ -149,10 +158,13 @@ class Findings:
         """Add what was found wrong with another recording."""
         self.datagram_count += other.datagram_count
         self.passed_over += other.passed_over
+        self.cut_count += other.cut_count
         self.refused += other.refused
         self.samples = (self.samples + other.samples)[:REFUSED_SHOWN]
         self.missing = self.missing + other.missing
         self.duplicate_count += other.duplicate_count
+        self.forgotten_count += other.forgotten_count
+        self.conflicts = self.conflicts + other.conflicts
         self.late_count += other.late_count
         self.unnumbered_count += other.unnumbered_count
         self.restarts = self.restarts + other.restarts
@@ -163,6 +175,21 @@ class Findings:
     def all_were_refused(self) -> bool:
         """True if the input has datagrams, and none of them follows the format."""
         return self.datagram_count > 0 and self.refused.total() == self.datagram_count
+
+
+def require_content(paths: Iterable[Path]) -> None:
+    """Check that no file is empty: that is a file that was never written, whatever its format.
+
+    Raises:
+        FormatError: one is.
+        OSError: one cannot be read.
+    """
+    for path in paths:
+        if not path.is_file():  # what comes through a pipe is read only once
+            continue
+        with DecompressedFile(path) as file:
+            if not file.peek(1) and not file.damage:
+                raise FormatError(f"{path}: the file is empty")
 
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from tandemfeed.adapter.convert_command.captures.capture_reading import read_cap
 from tandemfeed.adapter.convert_command.captures.protocols import PROTOCOLS
 from tandemfeed.adapter.convert_command.captures.stream_merge import MESSAGES_MAX
 from tandemfeed.adapter.convert_command.input.compressed import DecompressedFile
-from tandemfeed.adapter.convert_command.input.inputs import Findings, Input, note_damage, until_damage
+from tandemfeed.adapter.convert_command.input.inputs import Findings, Input, note_damage, require_content, until_damage
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
 
@@ -79,13 +79,26 @@ def _ticks(given: Input, findings: Findings) -> Iterator[FrameChunk]:
 
 
 Reader: TypeAlias = Callable[[Input, Findings], Iterator[FrameChunk]]
-READERS: dict[str, Reader] = {
+
+
+def _with_content(reader: Reader) -> Reader:
+    """A reader that refuses empty files."""
+
+    def read(given: Input, findings: Findings) -> Iterator[FrameChunk]:
+        require_content(given.paths)
+        yield from reader(given, findings)
+
+    return read
+
+
+_READERS: dict[str, Reader] = {
     "binary-file": _binary_file,
     "dbn": _dbn,
     "lobster": _lobster,
     "tick-table": _ticks,
     **{name: partial(read_captures, protocol) for name, protocol in PROTOCOLS.items()},
 }
+READERS = {name: _with_content(reader) for name, reader in _READERS.items()}
 CAPTURE_READERS = tuple(PROTOCOLS)
 READER_OF_FORMAT = {
     "itch50": "binary-file",

@@ -102,7 +102,7 @@ def test_what_is_known_of_each_stream_is_written_to_a_table(tmp_path: Path, caps
     assert main(["file", str(tmp_path / "day.pcap"), *options]) == 3
     with (tmp_path / STREAMS_FILE).open() as file:
         assert list(csv.reader(file)) == [
-            ["stream", "first", "last", "messages", "duplicates", "missing", "restarts", "late"],
-            ["S", "3", "6", "3", "1", "1", "0", "0"],
+            ["stream", "first", "last", "messages", "duplicates", "missing", "restarts", "late", "conflicting"],
+            ["S", "3", "6", "3", "1", "1", "0", "0", "0"],
         ]
     assert "stream S: 1 missing, 5 to 5" in " ".join(capsys.readouterr().err.split())

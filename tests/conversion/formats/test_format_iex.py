@@ -107,7 +107,7 @@ def test_segments_that_contradict_their_headers_are_refused() -> None:
     assert decode_iex_segment(segment(0, b"")).chunk() is None
     chunk = decode_iex_segment(segment(2, b"\1\0a\2\0bc")).chunk()
     assert chunk is not None
-    assert (chunk.message_count, chunk.sequence, chunk.sent_at_ns, chunk.session) == (2, 9, 7, b"1/5")
+    assert (chunk.message_count, chunk.sequence, chunk.sent_at_ns, chunk.session) == (2, 9, 7, b"0x8003/1/5")
     for damaged, reason in (
         (segment(1, b"\1\0a")[:39], "39 bytes"),
         (segment(1, b"\1\0a", version=2), "version is 2"),

@@ -132,7 +132,7 @@ def numbers_in_python(path: Path) -> dict[str, list[tuple[str, int]]]:
     with DecompressedFile(path) as file:
         for datagram in CaptureReader(file):
             segment = decode_iex_segment(datagram.payload)
-            stream = f"{segment.channel_id}/{segment.session_id}"
+            stream = f"{segment.protocol:#06x}/{segment.channel_id}/{segment.session_id}"
             for number, (message, _) in enumerate(reader.read(segment.frames), segment.sequence):
                 found.setdefault(message, []).append((stream, number))
     return found

@@ -48,6 +48,6 @@ def test_rows_of_a_capture_have_the_venues_stream_and_number(spark: Spark) -> No
     table = spark.read.format("tandemfeed.ticks").options(**options).load(str(shared_file("iex/TOPS16.pcapng.gz")))
     assert table.columns[:2] == ["venue_stream", "venue_seq"]
     (stream,) = table.select("venue_stream").distinct().collect()
-    assert stream.venue_stream == "1/1137508352"
+    assert stream.venue_stream == "0x8003/1/1137508352"
     assert table.select("venue_seq").distinct().count() == table.count()
     assert table.where("venue_seq between 1 and 57674").count() == table.count()

@@ -1,12 +1,14 @@
 """The UDP datagrams of a packet capture.
 
 Link layers: Ethernet with any number of VLAN tags, Linux "cooked" (both versions), raw IP, BSD loopback. IPv4 and IPv6;
-fragments are put together. Frames without UDP are passed over and counted.
+fragments are put together. Frames without UDP are passed over and counted; so are datagrams that are not whole, which
+the capture's snap length cut off.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import BinaryIO, NamedTuple
@@ -20,7 +22,15 @@ LINKS_RAW = (12, 14, 101, 228, 229)  # standard number, two system-specific ones
 VLAN_TAGS = (0x8100, 0x88A8, 0x9100)
 IPV4, IPV6, UDP = 0x0800, 0x86DD, 17
 IPV4_MORE_FRAGMENTS, IPV4_FRAGMENT_OFFSET = 0x2000, 0x1FFF
+UDP_SIZE, PORTS_SIZE = 8, 4
 IPV6_FRAGMENT, IPV6_EXTENSIONS = 44, (0, 43, 60)  # hop-by-hop, routing, destination options
+
+
+class Destination(NamedTuple):
+    """Where a datagram was sent."""
+
+    address: bytes
+    port: int
 
 
 class Datagram(NamedTuple):
@@ -54,19 +64,26 @@ class CaptureReader:
     Attributes:
         frames: the frames of the capture.
         frame_count: frames read so far.
-        other_count: frames so far that contain no UDP datagram and no part of one.
+        other_count: frames so far that contain no UDP.
+        cut: the datagrams so far that are not whole, by destination; None: that is cut off, too.
     """
 
     def __init__(self, file: BinaryIO) -> None:
         self.frames = CaptureFrames(file)
         self._fragments = Reassembly()
         self.other_count = 0
+        self.cut = Counter[Destination | None]()
         self.frame_count = 0
 
     @property
     def passed_over(self) -> int:
         """The frames that are no part of a whole UDP datagram."""
-        return self.other_count + self._fragments.incomplete_count
+        return self.other_count + self.cut.total() + self.fragment_count
+
+    @property
+    def fragment_count(self) -> int:
+        """The fragments that are no part of a whole UDP datagram."""
+        return self._fragments.incomplete_count
 
     def __iter__(self) -> Iterator[Datagram]:
         """Raises FormatError, with the offset, if the file is damaged or not a capture."""
@@ -78,21 +95,24 @@ class CaptureReader:
     def datagram(self, frame: Frame) -> Datagram | None:
         """Count the next frame; returns its datagram, or the one that it completes."""
         self.frame_count += 1
-        content = self._udp_content(frame.link, memoryview(frame.data))
+        content = self._udp_content(frame)
         if content is None:
             return None
         source, destination, segment = content
         source_port, destination_port, size = struct.unpack_from(">HHH", segment)
-        payload = bytes(segment[8:size])
+        payload = bytes(segment[UDP_SIZE:size])
         return Datagram(frame.captured_at_ns, source, source_port, destination, destination_port, payload)
 
-    def _udp_content(self, link: int, frame: memoryview) -> tuple[bytes, bytes, memoryview] | None:
+    def _udp_content(self, frame: Frame) -> tuple[bytes, bytes, memoryview] | None:
         """(source, destination, UDP segment) of a frame; None if it contains no segment, or not the end of one."""
+        data, packet = memoryview(frame.data), None
         try:
-            kind, offset = _network_layer(link, frame)
-            packet = _ipv4(frame[offset:]) if kind == IPV4 else _ipv6(frame[offset:]) if kind == IPV6 else None
-        except (IndexError, struct.error):  # cut off by the capture's snap length
-            packet = None
+            kind, offset = _network_layer(frame.link, data)
+            packet = _ipv4(data[offset:]) if kind == IPV4 else _ipv6(data[offset:]) if kind == IPV6 else None
+        except (IndexError, struct.error):  # the frame ends in a header
+            if frame.is_cut:
+                self.cut[None] += 1
+                return None
         if packet is None or packet.protocol != UDP:
             self.other_count += 1
             return None
@@ -105,8 +125,9 @@ class CaptureReader:
             if whole is None:
                 return None
             content = memoryview(whole)
-        if len(content) < 8 or not 8 <= int.from_bytes(content[4:6], "big") <= len(content):
-            self.other_count += 1
+        if len(content) < UDP_SIZE or not UDP_SIZE <= int.from_bytes(content[4:6], "big") <= len(content):
+            port = int.from_bytes(content[2:4], "big") if len(content) >= PORTS_SIZE else 0
+            self.cut[Destination(packet.destination, port) if port else None] += 1
             return None
         return packet.source, packet.destination, content
 

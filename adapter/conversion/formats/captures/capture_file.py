@@ -27,11 +27,19 @@ class Frame(NamedTuple):
     Attributes:
         captured_at_ns: the capturing host's wall clock.
         link: the type of its link layer (LINKTYPE_…).
+        data: as many of its bytes as were captured.
+        size: of the frame, in bytes.
     """
 
     captured_at_ns: int
     link: int
     data: bytes
+    size: int
+
+    @property
+    def is_cut(self) -> bool:
+        """True if not all of the frame was captured."""
+        return self.size > len(self.data)
 
 
 class Interface(NamedTuple):
@@ -101,9 +109,9 @@ class CaptureFrames:
             if header[:8] in PCAP_BEGINNINGS:  # files were joined
                 self._begin_pcap(header + self._take(8, "the file's header"))
                 continue
-            seconds, fraction, size, _ = struct.unpack(self.order + "IIII", header)
+            seconds, fraction, size, sent_size = struct.unpack(self.order + "IIII", header)
             at_ns = seconds * 1_000_000_000 + fraction * self.unit_ns
-            yield Frame(at_ns, self.link, self._take(size, "a packet"))
+            yield Frame(at_ns, self.link, self._take(size, "a packet"), sent_size)
 
     def _begin_pcap(self, header: bytes) -> None:
         self.order = PCAP_BEGINNINGS.get(header[:8], self.order)
@@ -157,13 +165,14 @@ def _interface(body: bytes, order: str) -> Interface:
 
 def _block_frame(kind: int, body: bytes, order: str, interfaces: list[Interface]) -> Frame:
     if kind == SIMPLE_PACKET:
-        size = struct.unpack_from(order + "I", body)[0]
+        sent_size = struct.unpack_from(order + "I", body)[0]
         interface, at_ns, begin = interfaces[0], 0, 4
-        size = min(size, interface.size_max or size)
+        size = min(sent_size, interface.size_max or sent_size)
     else:
-        number, high, low, size = struct.unpack_from(order + ("IIII" if kind == ENHANCED_PACKET else "HxxIII"), body)
+        layout = order + ("IIIII" if kind == ENHANCED_PACKET else "HxxIIII")
+        number, high, low, size, sent_size = struct.unpack_from(layout, body)
         interface, begin = interfaces[number], 20
         at_ns = interface.at_ns(high << 32 | low)
     if begin + size > len(body):
         raise IndexError
-    return Frame(at_ns, interface.link, body[begin : begin + size])
+    return Frame(at_ns, interface.link, body[begin : begin + size], sent_size)

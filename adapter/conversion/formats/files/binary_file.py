@@ -48,16 +48,27 @@ def read_binary_file(
             yield FrameChunk(data[start:end], count, sequence)
             sequence, start = sequence + count, end
         if not more:
-            _check_end(data[start:], offset + start)
+            _check_end(data[start:], offset + start, source_format)
             return
         offset, data = offset + start, data[start:] + more
 
 
-def _check_end(rest: bytes, offset: int) -> None:
+def _check_end(rest: bytes, offset: int, source_format: SourceFormat) -> None:
     """Check what follows the last message: nothing, or the zero length that ends a session."""
-    if rest and (len(rest) != LENGTH_SIZE or any(rest)):
-        length = int.from_bytes(rest[:LENGTH_SIZE], "big")
-        raise FormatError(f"offset {offset}: a message has {length} bytes, but only {len(rest)} are left")
+    framing = source_format.framing
+    if not rest or rest == bytes(LENGTH_SIZE):
+        return
+    if not any(rest[:LENGTH_SIZE]):
+        what = f"a length of 0 ends the session here, but {len(rest) - LENGTH_SIZE} bytes follow"
+        raise FormatError(f"offset {offset}: {what}; convert what follows as a file of its own")
+    if len(rest) < framing.size_min:
+        raise FormatError(f"offset {offset}: {len(rest)} bytes are left, fewer than a message has")
+    length = framing.length
+    number = int.from_bytes(rest[length.offset : length.end], "big" if framing.is_big_endian else "little")
+    size = number * framing.length_unit + framing.length_adds
+    if size < framing.size_min:
+        raise FormatError(f"offset {offset}: a message has {size} bytes, fewer than {framing.size_min}")
+    raise FormatError(f"offset {offset}: a message has {size} bytes, but only {len(rest)} are left")
 
 
 def _with_lengths(data: bytes, source_format: SourceFormat) -> bytes:

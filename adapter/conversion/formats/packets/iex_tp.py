@@ -1,7 +1,8 @@
 """IEX-TP, the transport of IEX's TOPS and DEEP: segments of numbered messages over UDP.
 
 A segment is a header of 40 bytes (little-endian), then messages, each after its length (u16). A segment without
-messages is a heartbeat. In each session of a channel, sequence numbers begin at 1.
+messages is a heartbeat. In each session of a channel of a protocol, sequence numbers begin at 1: TOPS and DEEP of a day
+have the same session and channel, and numbers of their own.
 """
 
 from __future__ import annotations
@@ -40,14 +41,19 @@ class IexSegment(NamedTuple):
 
     @property
     def session(self) -> bytes:
-        """The name of the numbered stream: channel and session."""
-        return f"{self.channel_id}/{self.session_id}".encode()
+        """The name of the numbered stream: protocol, channel and session."""
+        return stream_name(self.protocol, self.channel_id, self.session_id).encode()
 
     def chunk(self) -> FrameChunk | None:
         """The messages; None for a heartbeat."""
         if self.message_count == 0:
             return None
         return FrameChunk(self.frames, self.message_count, self.sequence, self.sent_at_ns, self.session)
+
+
+def stream_name(protocol: int, channel: int, session: int) -> str:
+    """The name of a numbered stream, such as `0x8003/1/17357`."""
+    return f"{protocol:#06x}/{channel}/{session}"
 
 
 def decode_iex_segment(datagram: bytes) -> IexSegment:

@@ -56,7 +56,7 @@ class PacketTranslation:
             self.malformed += 1
             return None
         if packet.sequence == 0:  # venues number from 1; this packet is not part of the sequence
-            self.malformed += 1
+            self.malformed += not self._header.has_unnumbered
             return None
         if packet.channel == self._channel and self.session is None:
             self.session = packet.session
