@@ -205,8 +205,6 @@ class Registry:
 
 def _another_process(error: Exception) -> str | None:
     """The server's text if it refused the registration because another process runs as this adapter."""
-    if not isinstance(error, grpc.RpcError):
-        return None
     code, details = status_of(error)
     return details if code is grpc.StatusCode.ALREADY_EXISTS else None
 

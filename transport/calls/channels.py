@@ -114,8 +114,8 @@ def open_channel(
     return channel if bearer is None else grpc.intercept_channel(channel, _BearerInterceptor(server_name, bearer))
 
 
-def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
-    """Status code and details of a failed call."""
+def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
+    """Status code and details of a failed call; UNKNOWN of another failure."""
     code, details = getattr(error, "code", None), getattr(error, "details", None)
     if not callable(code) or not callable(details):  # raised outside a call
         return grpc.StatusCode.UNKNOWN, str(error)

@@ -16,19 +16,20 @@ import pytest
 
 from tandemfeed.adapter.mailbox import Mailbox
 from tandemfeed.adapter.peers.epoch_knowledge import EpochKnowledge
-from tandemfeed.adapter.peers.peer_calls import PeerCalls, ServerAddress
+from tandemfeed.adapter.peers.peer_calls import SNAPSHOT_SIZE_MAX as SIZE_MAX
+from tandemfeed.adapter.peers.peer_calls import PeerCalls, ServerAddress, _bounded, _raise
 from tandemfeed.adapter.peers.peer_input import LOG_INTERVAL_NS, PeerInput
 from tandemfeed.adapter.peers.peer_link import CallLine
 from tandemfeed.adapter.peers.translation import peer_state_to_proto, runs_to_proto
 from tandemfeed.feedcore.counters import CounterSet
 from tandemfeed.feedcore.replica.channel_state import Answer, ChannelStatus, PeerState, RunsReply
 from tandemfeed.feedcore.replica.config import ChannelConfig, EngineConfig
-from tandemfeed.feedcore.replica.effects import AdapterEffect, RequestRuns, RequestSource
+from tandemfeed.feedcore.replica.effects import AdapterEffect, RequestBuckets, RequestRuns, RequestSource
 from tandemfeed.feedcore.replica.engine import AdapterEngine
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 from tandemfeed.feedcore.wire.lineage import Lineage
 from tandemfeed.feedcore.wire.position import MessageStreamState, Run
-from tandemfeed.feedcore.wire.refusal import Refusal
+from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 from tandemfeed.transport.calls.server_names import adapter_server
 from tandemfeed.v1 import common_pb2, replay_pb2, replay_pb2_grpc, sync_pb2, sync_pb2_grpc
 from tests.adapter.peers.rpc_by_hand import CA, SERVER_NAME, serve_by_hand, token
@@ -50,6 +51,7 @@ class Peer(sync_pb2_grpc.AdapterSyncServicer):
         self.followers: queue.SimpleQueue[str] = queue.SimpleQueue()  # "came", "left"
         self._says_id = adapter_id if says_id is None else says_id
         self.reply = REPLY
+        self.chunks: list[sync_pb2.SnapshotChunk] = []
         self.server = serve_by_hand(lambda server: sync_pb2_grpc.add_AdapterSyncServicer_to_server(self, server))
 
     async def Follow(  # noqa: N802
@@ -62,6 +64,12 @@ class Peer(sync_pb2_grpc.AdapterSyncServicer):
             await asyncio.sleep(WAIT_S)
         finally:
             self.followers.put("left")
+
+    def GetBuckets(  # noqa: N802
+        self, _request: sync_pb2.GetBucketsRequest, _context: grpc.ServicerContext
+    ) -> Iterator[sync_pb2.SnapshotChunk]:
+        """The chunks of an answer."""
+        yield from self.chunks
 
     def GetRuns(  # noqa: N802
         self, _request: sync_pb2.GetRunsRequest, _context: grpc.ServicerContext
@@ -296,6 +304,41 @@ def test_a_state_in_another_adapters_name_or_with_unknown_streams_is_refused_and
     refusals = caller.counters.refusals
     assert refusals[Refusal.UNKNOWN_STREAM] == 1
     assert refusals[Refusal.WRONG_ADAPTER] >= 1
+
+
+def test_buckets_of_a_peers_state_are_heard(
+    caller: Caller, peer_of: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = peer_of(2)
+    peer.chunks = [sync_pb2.SnapshotChunk(total_size=4, data=b"ab"), sync_pb2.SnapshotChunk(data=b"cd")]
+
+    def joined(channel_id: int, chunks: list[sync_pb2.SnapshotChunk]) -> object:
+        return channel_id, b"".join(each.data for each in chunks)
+
+    monkeypatch.setattr(caller.calls._input, "buckets", joined)
+    caller.calls.set_peers({2: address(peer.server.endpoint)})
+    caller.calls.request_buckets(RequestBuckets(1, 2, (3,), SESSION))
+    assert take(caller, "runs") == [(1, b"abcd")]
+
+
+@pytest.mark.parametrize(
+    ("announced", "sizes", "is_allowed"),
+    [(8, (4, 4), True), (8, (8, 1), False), (SIZE_MAX, (4,), True), (SIZE_MAX + 1, (4,), False), (0, (0,), True)],
+)
+def test_an_answer_is_at_most_as_large_as_it_announced_and_as_any_state_can_be(
+    announced: int, sizes: tuple[int, ...], is_allowed: bool
+) -> None:
+    chunks = [sync_pb2.SnapshotChunk(total_size=announced, data=bytes(size)) for size in sizes]
+    if is_allowed:
+        assert _bounded(chunks) == chunks
+    else:
+        with pytest.raises(PacketRefused, match=f"announced {announced} bytes and has {sum(sizes)}"):
+            _bounded(chunks)
+
+
+def test_a_source_message_that_is_refused_before_the_engine_saw_it_is_a_fault_of_this_program() -> None:
+    with pytest.raises(AssertionError, match="the engine itself checks source messages"):
+        _raise(PacketRefused(Refusal.MALFORMED, "short"))
 
 
 def test_a_thread_that_cannot_follow_a_peer_any_more_is_reported(

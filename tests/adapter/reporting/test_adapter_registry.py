@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -48,6 +47,14 @@ def adapter_of(admin: AdminByHand, servers: str = "", **options: object) -> Atte
     tokens = TokenSource(admin.endpoint, CA, "", admin.credential)
     request = admin_pb2.RegisterRequest(feed="equities", adapter="a", public_key=bytes(32), replace=True)
     return Attending(servers or admin.endpoint, CA, tokens, request, **options)  # type: ignore[arg-type]
+
+
+@contextmanager
+def closing_by_stop(server: AdminByHand) -> Iterator[AdminByHand]:
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -180,13 +187,18 @@ def test_an_unexpected_exception_of_the_thread_is_passed_on(admin: AdminByHand, 
 
 
 def test_of_several_servers_one_that_does_not_answer_is_passed_over_and_the_one_that_does_is_asked_first_later(
-    admin: AdminByHand, stop: StopSignal, monkeypatch: pytest.MonkeyPatch
+    admin: AdminByHand, stop: StopSignal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry_module, "TRY_TIMEOUT_S", 0.3)
-    with closing(socket.create_server(("127.0.0.1", 0))) as silent:  # accepts connections, and says nothing
-        place = f"127.0.0.1:{silent.getsockname()[1]}"
-        adapter = adapter_of(admin, f"{place},{admin.endpoint}")
-        assert adapter.registry.server == place
+    (tmp_path / "silent").mkdir()
+    with closing_by_stop(AdminByHand(tmp_path / "silent")) as silent:
+        silent.is_silent, silent._tokens = True, admin._tokens
+        adapter = adapter_of(admin, f"{silent.endpoint},{admin.endpoint}")
+        pauses, move_on = list[float](), adapter.registry._servers.move_on
+        monkeypatch.setattr(
+            adapter.registry._servers, "move_on", lambda *given: pauses.append(move_on(*given)) or pauses[-1]
+        )
+        assert adapter.registry.server == silent.endpoint
         assert adapter.registry.register(stop) is not None
         assert adapter.registry.server == admin.endpoint
         adapter.registry.start()
@@ -196,7 +208,9 @@ def test_of_several_servers_one_that_does_not_answer_is_passed_over_and_the_one_
         admin.end_streams()
         admin.wait_for_count("Attend", 2)
         assert admin.log.count("Register") == 3
+        assert pauses[:2] == [0.0, 0.0]  # a server that has answered begins a new round
         adapter.registry.stop()
+        silent.answer()
 
 
 def test_a_refused_token_is_renewed_without_a_pause_and_without_a_warning(
