@@ -32,14 +32,15 @@ class PauseFreeClock:
     Attributes:
         now_ns: the time at the last look.
         limit_ns: the time that it does not pass before the next look.
+        pause_count: how many pauses have ended.
         paused_ns: how far it was behind the clock that does not stop, at the last look.
     """
 
-    __slots__ = ("_looked_at_ns", "_owed_ns", "_still_until_ns", "limit_ns", "now_ns", "paused_ns")
+    __slots__ = ("_looked_at_ns", "_owed_ns", "_still_until_ns", "limit_ns", "now_ns", "pause_count", "paused_ns")
 
     def __init__(self, monotonic_ns: int) -> None:
         self.now_ns = self._looked_at_ns = monotonic_ns
-        self.limit_ns, self.paused_ns = monotonic_ns + PAUSE_NS, 0
+        self.limit_ns, self.paused_ns, self.pause_count = monotonic_ns + PAUSE_NS, 0, 0
         self._owed_ns = self._still_until_ns = 0  # what it advances by, when it has stood still for a moment
 
     def look(self, monotonic_ns: int, *, missed_nothing: bool = False) -> int:
@@ -58,6 +59,7 @@ class PauseFreeClock:
         else:  # a pause has ended; the one before it counts
             advance_ns, self._owed_ns = (0 if is_still else self._owed_ns), PAUSE_NS
             self._still_until_ns, is_still = monotonic_ns + MOMENT_NS, True
+            self.pause_count += 1
         self.now_ns += advance_ns
         self.paused_ns = monotonic_ns - self.now_ns
         self.limit_ns = self.now_ns if is_still else self.now_ns + PAUSE_NS

@@ -25,6 +25,7 @@ from tandemfeed.client_lib.errors import (
 )
 from tandemfeed.client_lib.login.session import Session
 from tandemfeed.client_lib.messages.message import Message, MessageClasses, load_messages
+from tandemfeed.client_lib.patient_wait import PatientWait, again_if_paused
 from tandemfeed.feedcore.documents.xml_document import parse_document
 from tandemfeed.transport.calls.admin_servers import ask_active
 from tandemfeed.transport.calls.channels import status_of
@@ -237,7 +238,7 @@ class Contribution:
                 return stub.FindContributionGateway(request, timeout=time_left_s)
 
         try:
-            return ask_active(self._session.servers, ask, timeout_s)
+            return again_if_paused(lambda: ask_active(self._session.servers, ask, timeout_s), grpc.RpcError)
         except grpc.RpcError as error:
             raise client_error(error, self._session.servers.current, (self.topic,)) from error
 
@@ -294,8 +295,11 @@ class Contribution:
         """Call the gateway until it answers: every request may be sent again."""
         if self._channel is None:
             raise ValueError("the contribution is closed; call Client.contribute again")
-        began_s, pause_s = time.monotonic(), PAUSE_S
-        is_renewed = is_in_doubt = False
+        with PatientWait(self._timeout_s) as wait:
+            return self._call_patiently(method, request, wait)
+
+    def _call_patiently(self, method: str, request: Any, wait: PatientWait) -> Any:
+        pause_s, is_renewed, is_in_doubt = PAUSE_S, False, False
         while True:
             token = self._session.current_token()
             try:
@@ -309,14 +313,14 @@ class Contribution:
                 if is_stale or code is grpc.StatusCode.UNAUTHENTICATED:
                     self._session.forget_token(token)  # it may be older than the right, or was revoked
                     is_renewed = True
-                elif code not in RETRIED and not self._may_be_outdated(code, time.monotonic() - began_s):
+                elif code not in RETRIED and not self._may_be_outdated(code, wait.waited_s):
                     raise _refusal(code, details, self.topic) from error
                 is_in_doubt |= code in UNCLEAR
             except AdminUnavailable as away:
                 code, details = grpc.StatusCode.UNAVAILABLE, str(away)
             pause = pause_s * random.uniform(0.5, 1.0)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
-            if time.monotonic() + pause >= began_s + self._timeout_s:
+            if pause >= wait.left_s:
                 if code is grpc.StatusCode.RESOURCE_EXHAUSTED and not is_in_doubt:
                     raise LimitReached(details)
                 raise ContributionInDoubt(f"not accepted within {self._timeout_s:g} s: {details}")

@@ -127,14 +127,14 @@ class GrantStream:
             ClientError: the refusal, or AdminUnavailable after the time-out. In both cases nothing is subscribed.
         """
         receiver = _Receiver(deliver, fail)
-        wait = PatientWait(timeout_s, self._now_ns)
         with self._changed:
             subscription_id, request = self._core.subscribe(feed, topics, unicast_key)
             self._receivers[subscription_id] = receiver
             self._send(request)
         try:
             self._start_threads()
-            outcome = wait.take(receiver.first)
+            with PatientWait(timeout_s) as wait:
+                outcome = wait.take(receiver.first)
         except queue.Empty:
             outcome = AdminUnavailable(
                 f"administration server {self._asked} did not answer Subscribe within {timeout_s} s"
@@ -157,7 +157,24 @@ class GrantStream:
             ValueError: the subscription has ended.
         """
         answer: queue.SimpleQueue[ClientError | None] = queue.SimpleQueue()
-        wait = PatientWait(timeout_s, self._now_ns)
+        with PatientWait(timeout_s) as wait:
+            request = self._begin_modification(subscription_id, topics, answer, wait)
+            try:
+                error = wait.take(answer)
+            except queue.Empty:
+                error = AdminUnavailable(f"administration server {self._asked} did not answer within {timeout_s} s")
+            finally:
+                self._answers.pop(request.request_id, None)
+        if error is not None:
+            raise error
+
+    def _begin_modification(
+        self,
+        subscription_id: int,
+        topics: Iterable[TopicEntry],
+        answer: queue.SimpleQueue[ClientError | None],
+        wait: PatientWait,
+    ) -> admin_pb2.SubscriptionRequest:
         with self._changed:
             wait.until(lambda: self._is_answerable(subscription_id), self._changed.wait)
             if subscription_id not in self._core.requests:
@@ -167,14 +184,7 @@ class GrantStream:
             request = self._core.modify(subscription_id, topics)
             self._answers[request.request_id] = answer
             self._send(request)
-        try:
-            error = wait.take(answer)
-        except queue.Empty:
-            error = AdminUnavailable(f"administration server {self._asked} did not answer within {timeout_s} s")
-        finally:
-            self._answers.pop(request.request_id, None)
-        if error is not None:
-            raise error
+            return request
 
     def cancel(self, subscription_id: int) -> None:
         """End a subscription; does not wait for the server."""

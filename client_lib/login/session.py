@@ -10,6 +10,7 @@ from collections.abc import Callable
 import grpc
 
 from tandemfeed.client_lib.errors import AdminUnavailable, AuthenticationRefused, client_error
+from tandemfeed.client_lib.patient_wait import again_if_paused
 from tandemfeed.transport.calls import login as transport_login
 from tandemfeed.transport.calls.admin_servers import AdminServers
 from tandemfeed.transport.calls.channels import open_channel
@@ -74,11 +75,14 @@ class Session:
     def _new_login(self) -> transport_login.Login:
         known = self.servers, self._ca_pem, self.identity, self._credential
         try:
-            return call_or_explain(
-                lambda timeout_s: transport_login.login(*known, timeout_s=timeout_s),
-                self.servers.addresses,
-                self._ca_pem,
-                timeout_s=self._timeout_s,
+            return again_if_paused(
+                lambda: call_or_explain(
+                    lambda timeout_s: transport_login.login(*known, timeout_s=timeout_s),
+                    self.servers.addresses,
+                    self._ca_pem,
+                    timeout_s=self._timeout_s,
+                ),
+                (grpc.RpcError, Unreachable),
             )
         except Unreachable as unreachable:
             raise AdminUnavailable(f"administration server {unreachable}") from unreachable

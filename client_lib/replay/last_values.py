@@ -112,17 +112,17 @@ def _await_position(adapter_id: int, call: Any, answers: _Answers) -> None:
 def _usable(answers: _Answers, count: int) -> list[_Answer]:
     """The answers that come soon enough. Raises what ended a thread."""
     usable: list[_Answer] = []
-    wait = PatientWait(ANSWER_WITHIN_S)
-    for _ in range(count):
-        try:
-            answer = wait.take(answers)
-        except queue.Empty:
-            break
-        if isinstance(answer, BaseException):
-            raise answer
-        if answer is not None:
-            usable.append(answer)
-            wait.limit(OTHERS_WITHIN_S)
+    with PatientWait(ANSWER_WITHIN_S) as wait:
+        for _ in range(count):
+            try:
+                answer = wait.take(answers)
+            except queue.Empty:
+                break
+            if isinstance(answer, BaseException):
+                raise answer
+            if answer is not None:
+                usable.append(answer)
+                wait.limit(OTHERS_WITHIN_S)
     return usable
 
 

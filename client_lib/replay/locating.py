@@ -14,6 +14,7 @@ from tandemfeed.client_lib.errors import HistoryUnavailable
 from tandemfeed.client_lib.items import HistoryShortened
 from tandemfeed.client_lib.login.grant import Grant
 from tandemfeed.client_lib.login.session import Session
+from tandemfeed.client_lib.patient_wait import PatientWait
 from tandemfeed.client_lib.stream.starts import FIRST_MESSAGE, OLDEST_NS
 from tandemfeed.feedcore.merge.history.place import Place, ResumePoint
 from tandemfeed.feedcore.merge.sessions import FormerSession
@@ -31,6 +32,8 @@ from tandemfeed.v1 import replay_pb2, replay_pb2_grpc
 
 log = logging.getLogger(__name__)
 LOCATE_TIMEOUT_S = 5.0
+CALL_TIMEOUT_S = 60.0  # by gRPC's clock, which does not stop while this process is paused
+assert CALL_TIMEOUT_S > LOCATE_TIMEOUT_S
 
 
 class Wanted(NamedTuple):
@@ -178,18 +181,22 @@ def _ask(
         message_seq=wanted.message_seq,
         any_session=not wanted.only_session,
     )
-    calls = [stub.Locate.future(request, timeout=LOCATE_TIMEOUT_S) for stub in stubs]
     answers: list[Located] | None = None
-    for call in calls:
-        try:
-            found = [_located(each, feed_id, channel_id) for each in call.result().sessions]
-        except grpc.RpcError as error:
-            code, details = status_of(error)
-            log.info("an adapter did not locate a time", extra={"code": code.name, "details": details})
-        except PacketRefused as refused:
-            log.warning("cannot use where an adapter located a time", extra={"why": str(refused)})
-        else:
-            answers = [*(answers or ()), *found]
+    with PatientWait(LOCATE_TIMEOUT_S) as wait:
+        calls = [stub.Locate.future(request, timeout=CALL_TIMEOUT_S) for stub in stubs]
+        for call in calls:
+            try:
+                found = [_located(each, feed_id, channel_id) for each in wait.result(call).sessions]
+            except grpc.FutureTimeoutError:
+                call.cancel()
+                log.info("an adapter did not locate a time", extra={"details": f"no answer in {LOCATE_TIMEOUT_S:g} s"})
+            except grpc.RpcError as error:
+                code, details = status_of(error)
+                log.info("an adapter did not locate a time", extra={"code": code.name, "details": details})
+            except PacketRefused as refused:
+                log.warning("cannot use where an adapter located a time", extra={"why": str(refused)})
+            else:
+                answers = [*(answers or ()), *found]
     return answers
 
 

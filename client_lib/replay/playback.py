@@ -26,6 +26,7 @@ class Playback:
 
     def __init__(self, until_ns: int | None, speed: float) -> None:
         self._until_ns, self._speed = until_ns, speed
+        self._over_at_ns: int | None = None  # on the monotonic clock
         self._waiting: deque[Item] = deque()
         self._origin: tuple[int, int] | None = None  # sent, played: of the first batch
         self._channels_over: set[int] = set()
@@ -36,13 +37,16 @@ class Playback:
         """Whether everything before the end was taken."""
         return self._has_all and not self._waiting
 
-    def put(self, items: Iterable[Item], channel_ids: Collection[int], *, is_live: bool, unix_ns: int) -> None:
+    def put(
+        self, items: Iterable[Item], channel_ids: Collection[int], *, is_live: bool, unix_ns: int, now_ns: int
+    ) -> None:
         """Add what was received.
 
         Args:
             channel_ids: all channels of the subscription.
             is_live: nothing is known to be missing, so more comes only if it is sent later.
-            unix_ns: the wall clock.
+            unix_ns: the wall clock, of which only the first one counts: later it may be set.
+            now_ns: the monotonic clock.
         """
         for item in items:
             channel_id = getattr(item, "channel_id", None)
@@ -51,7 +55,9 @@ class Playback:
             elif channel_id not in self._channels_over:
                 self._waiting.append(item)
         if self._until_ns is not None:
-            is_past = is_live and unix_ns >= self._until_ns + SETTLED_NS
+            if self._over_at_ns is None:
+                self._over_at_ns = now_ns + self._until_ns + SETTLED_NS - unix_ns
+            is_past = is_live and now_ns >= self._over_at_ns
             self._has_all = is_past or self._channels_over >= set(channel_ids)
 
     def take(self, now_ns: int) -> list[Item]:

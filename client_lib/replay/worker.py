@@ -25,8 +25,8 @@ import grpc
 from tandemfeed.client_lib.errors import ClientError
 from tandemfeed.client_lib.login.grant import GrantedAdapter
 from tandemfeed.client_lib.login.session import Session
+from tandemfeed.client_lib.patient_wait import PatientWait
 from tandemfeed.client_lib.replay.pending_replay import PendingReplay
-from tandemfeed.client_lib.replay.silence_watch import SilenceWatch
 from tandemfeed.feedcore.merge.effects import RequestReplay
 from tandemfeed.feedcore.wire.output_packet import OutputPacket
 from tandemfeed.feedcore.wire.packet_series import PacketSeries, decode_series
@@ -112,7 +112,6 @@ class ReplayWorker:
         self._channels: dict[str, grpc.Channel] = {}  # by endpoint
         self._call: grpc.Call | None = None
         self._is_closed = False
-        self._watch = SilenceWatch(on_failure)
         self._thread = start_thread(self._run, "tandemfeed-replay", on_failure)
 
     def request(self, request: RequestReplay) -> None:
@@ -142,7 +141,6 @@ class ReplayWorker:
         if call is not None:
             call.cancel()
         self._thread.join()
-        self._watch.close()
         for channel in self._channels.values():
             channel.close()
 
@@ -205,15 +203,16 @@ class ReplayWorker:
         return code
 
     def _ask_once(self, adapter: GrantedAdapter, pending: PendingReplay, patience_s: float) -> grpc.StatusCode:
-        endpoint, paused_ns = adapter.rpc_endpoint, self._watch.paused_ns
-        token = self._token()
+        endpoint, token = adapter.rpc_endpoint, self._token()
         call = replay_pb2_grpc.ReplayStub(self._channel(adapter)).Replay(pending.message(), timeout=CALL_TIMEOUT_S)
         with self._condition:
             self._call = call
             if self._is_closed:
                 call.cancel()
+        silence = PatientWait(patience_s, call.cancel)
         try:
-            self._read(call, adapter, pending, patience_s)
+            with silence:
+                self._read(call, adapter, pending, silence)
         except grpc.RpcError as error:
             code, details = status_of(error)
             log.info("replay failed", extra={"adapter": adapter.name, "code": code.name, "details": details})
@@ -222,7 +221,7 @@ class ReplayWorker:
                 return code
             if code is grpc.StatusCode.PERMISSION_DENIED:
                 self._session.forget_token(token)  # it may be older than the right to a topic that was added
-            if self._watch.paused_ns != paused_ns:  # this process was paused meanwhile, so the adapter is not to blame
+            if silence.was_paused:  # this process was paused meanwhile, so the adapter is not to blame
                 return code
             times = self._failures.get(endpoint, (0, 0))[0]
             backoff_ns = min(BACKOFF_NS << min(times, 16), BACKOFF_MAX_NS)
@@ -233,18 +232,17 @@ class ReplayWorker:
         self._failures.pop(endpoint, None)
         return grpc.StatusCode.OK
 
-    def _read(self, call: ReplayCall, adapter: GrantedAdapter, pending: PendingReplay, patience_s: float) -> None:
+    def _read(self, call: ReplayCall, adapter: GrantedAdapter, pending: PendingReplay, silence: PatientWait) -> None:
         """Pass on the packets; raises the call's grpc.RpcError, also when the call is silent for too long."""
-        with self._watch.over(call.cancel, patience_s):
-            for chunk in call:
-                self._watch.pause()  # decoding and a full mailbox are not the adapter's fault
-                if chunk.packets:  # else the adapter limits what it spends on replays, and says that it is alive
-                    parts, refused = decode_series(list(chunk.packets))
-                    pending.remove_received(parts)
-                    if not self._deliver(Replayed(adapter.adapter_id, tuple(parts), tuple(refused))):
-                        call.cancel()
-                        return
-                self._watch.resume()
+        for chunk in call:
+            silence.suspend()  # decoding and a full mailbox are not the adapter's fault
+            if chunk.packets:  # else the adapter limits what it spends on replays, and says that it is alive
+                parts, refused = decode_series(list(chunk.packets))
+                pending.remove_received(parts)
+                if not self._deliver(Replayed(adapter.adapter_id, tuple(parts), tuple(refused))):
+                    call.cancel()
+                    return
+            silence.restart()
 
     def _token(self) -> str:
         """The present token, even if it is old, because the service refuses it if it has expired. Waits for a login

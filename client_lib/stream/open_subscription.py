@@ -137,8 +137,9 @@ class OpenSubscription:
                 time.sleep(min(due_at_ns - now_ns, PLAYBACK_STEP_NS) / 1e9)
             else:
                 items = self._poll_loop(PLAYBACK_STEP_NS / 1e9)
-                channels = self.loop.channels
-                playback.put(items, channels.grant.topics_by_channel, is_live=channels.are_live, unix_ns=time.time_ns())
+                channels, unix_ns, now_ns = self.loop.channels, time.time_ns(), time.monotonic_ns()
+                channel_ids = channels.grant.topics_by_channel
+                playback.put(items, channel_ids, is_live=channels.are_live, unix_ns=unix_ns, now_ns=now_ns)
                 self.is_stopping |= self.is_closed and not items
             if give_up_at_ns is not None and now_ns >= give_up_at_ns:
                 break

@@ -40,7 +40,7 @@ from tandemfeed.feedcore.wire.output_packet import (
     encode_runs,
 )
 from tandemfeed.feedcore.wire.position import Run
-from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server
+from tandemfeed.transport.calls.server_names import ADMIN_SERVER, adapter_server, source_gateway
 from tandemfeed.transport.calls.server_proofs import epoch_statement, prove
 from tandemfeed.transport.calls.serving.authorization import Authorization
 from tandemfeed.transport.calls.serving.call_context import caller_of
@@ -66,6 +66,7 @@ INTERFACE = "127.0.0.1"
 ROLES = {
     "tandemfeed.v1.StreamAdministration": frozenset({"client"}),
     "tandemfeed.v1.Replay": frozenset({"client"}),
+    "tandemfeed.v1.Contribution": frozenset({"client"}),
 }
 MESSAGE_MODEL = b"""<?xml version="1.0" encoding="UTF-8"?>
 <sbe:messageSchema xmlns:sbe="http://fixprotocol.io/2016/sbe" package="toy" id="7" version="0" byteOrder="littleEndian">
@@ -140,7 +141,7 @@ def make_certificates(*server_names: str) -> tuple[bytes, bytes, bytes]:
             .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_before(now - datetime.timedelta(days=1))
             .not_valid_after(now + datetime.timedelta(days=1))
             .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(each) for each in server_names]), critical=False)
@@ -182,6 +183,8 @@ class ToyAdmin(
         self.logins = 0
 
     def Begin(self, request: Any, context: grpc.ServicerContext) -> admin_pb2.BeginAuthenticationReply:  # noqa: N802
+        self._cluster.fail("Begin", context)
+
         def auth_info(identity: str) -> tuple[bytes, bytes, bytes, int]:
             if identity != IDENTITY:
                 raise KeyError(identity)
@@ -209,6 +212,7 @@ class ToyAdmin(
         )
 
     async def Subscribe(self, requests: Any, context: grpc.ServicerContext) -> AsyncIterator[Any]:  # noqa: N802
+        self._cluster.fail("Subscribe", context)
         call = ToyCall()
         self._calls.append(call)
         reading = asyncio.create_task(self._answer(call, requests, caller_of(context)))
@@ -217,6 +221,10 @@ class ToyAdmin(
                 yield update
         finally:
             reading.cancel()
+
+    def FindContributionGateway(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        self._cluster.fail("FindContributionGateway", context)
+        return admin_pb2.FindContributionGatewayReply(feed="equities", endpoint=self._cluster.gateway_endpoint)
 
     async def _answer(self, call: ToyCall, requests: AsyncIterator[Any], caller: Caller) -> None:
         async for request in requests:
@@ -302,6 +310,7 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         self.journal: list[OutputPacket] = []
         self.replay_calls = 0
         self.replay_fault = ""  # "refuse"; "silent": never answers; "waits"; "impostor": replays in another's name
+        self.holding = threading.Event()  # "holds": a call of Locate waits until the test removes the fault
         self.asked: list[replay_pb2.ReplayRequest] = []
         self.last_values: list[OutputPacket] | None = None  # of which its table is made; None: it has none
         self.applied_sessions: set[int] = set()  # of which it has the final heartbeat
@@ -354,6 +363,7 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         self.unicast_key = keys.public
 
     async def Replay(self, request: Any, context: grpc.ServicerContext) -> AsyncIterator[Any]:  # noqa: N802
+        self._cluster.fail("Replay", context)
         self.replay_calls += 1
         self.asked.append(request)
         if self.replay_fault == "refuse":
@@ -394,8 +404,13 @@ class ToyAdapter(replay_pb2_grpc.ReplayServicer):
         yield replay_pb2.LastValuesChunk(packets=[self.forge(each) for each in values.packets(FEED_ID)])
 
     async def Locate(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        self._cluster.fail("Locate", context)
         if self.replay_fault == "refuse":
             context.abort(grpc.StatusCode.NOT_FOUND, f"no channel {request.channel_id}")
+        if self.replay_fault == "holds":
+            self.holding.set()
+            while self.replay_fault == "holds":
+                await asyncio.sleep(0.01)
         sessions = sorted({each.session for each in self.journal if each.session >= request.session})
         if not request.any_session:
             sessions = [each for each in sessions if each == request.session]
@@ -447,14 +462,26 @@ class ToyCluster:
     datagrams: Datagrams = "zeromq"  # whose sockets the clients receive with
     model: tuple[str, bytes] = ("1", MESSAGE_MODEL)  # version and content
     admitted: AdmittedClients = field(default_factory=AdmittedClients)
+    token_life_s: int = 3_600
+    gateway_endpoint: str = ""
+    failing: dict[str, int] = field(default_factory=dict)  # by method: how many of the next calls fail
+    failed: dict[str, int] = field(default_factory=dict)  # how many have
 
     def __post_init__(self) -> None:
         names = [adapter_server("equities", name) for name in ("toy-1", "toy-2", "toy-3")]
-        self.ca_pem, self._certificate, self._key_pem = make_certificates(ADMIN_SERVER, *names)
+        names += [ADMIN_SERVER, source_gateway("equities")]
+        self.ca_pem, self._certificate, self._key_pem = make_certificates(*names)
         self._token_key = ed25519.Ed25519PrivateKey.generate()
         self.admin = ToyAdmin(self)
         self.adapters = [ToyAdapter(self, 1, "239.192.2.1:5011"), ToyAdapter(self, 2, "239.192.2.2:5012")]
         self.admin_rpc = self._serve_admin(f"{INTERFACE}:0")
+
+    def fail(self, method: str, context: Any) -> None:
+        """What each method does first: abort, as a server that stops, if the test says so."""
+        if self.failing.get(method, 0):
+            self.failing[method] -= 1
+            self.failed[method] = self.failed.get(method, 0) + 1
+            context.abort(grpc.StatusCode.UNAVAILABLE, f"{method} is unavailable")
 
     def make_token(self, public_key: str) -> tuple[str, int]:
         """(token for the owner of the key, expiry in Unix seconds)."""
@@ -464,9 +491,9 @@ class ToyCluster:
             "roles": ["client"],
             "topics": ["equities.#"],
             "iat": now,
-            "exp": now + 3600,
+            "exp": now + self.token_life_s,
         }
-        return sign_token(claims, self._token_key), now + 3600
+        return sign_token(claims, self._token_key), now + self.token_life_s
 
     def serve(
         self, server_name: str, servicer: Any, add: Callable[[Any, grpc.Server], None], *names: str, listen: str = ""

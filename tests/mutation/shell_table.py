@@ -41,7 +41,8 @@ SHELLS: tuple[Shell, ...] = (
     *_shells("transport/unicast", "doorkeeper publisher", "tests/transport/unicast"),
     *_shells("client_lib/reading", "cursor reading read_ahead", "tests/client_lib/reading"),
     *_shells("client_lib/login", "grant_stream", "tests/client_lib/login"),
-    *_shells("client_lib/replay", "worker silence_watch", "tests/client_lib/replay"),
+    *_shells("client_lib/replay", "worker", "tests/client_lib/replay"),
+    *_shells("client_lib", "patient_wait", "tests/client_lib/test_patient_wait.py"),
     *_shells("client_lib/stream/sockets", "feed_sockets", "tests/client_lib/stream"),
     *_shells(
         "adapter/reporting",

@@ -24,8 +24,9 @@ def at(second: float, channel: int, first_seq: int) -> Batch:
     return made
 
 
-def put(playback: Playback, *items: Item, is_live: bool = False, unix_ns: int = 0) -> None:
-    playback.put(items, {1, 2}, is_live=is_live, unix_ns=unix_ns)
+def put(playback: Playback, *items: Item, is_live: bool = False, unix_ns: int = 0, now_ns: int | None = None) -> None:
+    now_ns = unix_ns if now_ns is None else now_ns
+    playback.put(items, {1, 2}, is_live=is_live, unix_ns=unix_ns, now_ns=now_ns)
 
 
 @pytest.mark.parametrize(("speed", "step_ns"), [(1, S), (10, S // 10), (0.5, 2 * S)])
@@ -61,6 +62,17 @@ def test_it_ends_when_the_time_is_over_and_nothing_is_missing() -> None:
     playback.take(0)
     assert not playback.is_over
     put(playback, is_live=True, unix_ns=102 * S + SETTLED_NS)
+    assert playback.is_over
+
+
+@pytest.mark.parametrize("step_ns", [-3_600 * S, 3_600 * S])
+def test_a_step_of_the_wall_clock_neither_delays_the_end_nor_brings_it_forward(step_ns: int) -> None:
+    playback, end_ns = Playback(102 * S, 0), 7 * S + 2 * S + SETTLED_NS
+    put(playback, at(99, 1, 1), is_live=True, unix_ns=100 * S, now_ns=7 * S)
+    playback.take(0)
+    put(playback, is_live=True, unix_ns=102 * S + step_ns, now_ns=end_ns - 1)
+    assert not playback.is_over
+    put(playback, is_live=True, unix_ns=103 * S + step_ns, now_ns=end_ns)
     assert playback.is_over
 
 

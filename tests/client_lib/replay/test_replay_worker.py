@@ -263,3 +263,17 @@ def test_as_many_adapters_are_asked_as_copies_are_missing_and_those_whose_copy_a
         for _ in range(6):
             assert set(letters.ask(RequestReplay(1, ((1, 6),), copy_count=2, held_adapter_ids=(2,)))) == {1, 3}
         letters.worker.close()
+
+
+def test_an_adapter_that_fails_after_an_idle_time_is_avoided(cluster: ToyCluster) -> None:
+    """The time in which nothing was requested is no pause of this process, for which the adapter would be excused."""
+    a, b = cluster.adapters
+    b.lose(packet(1, 1, 5))
+    with cluster.connect() as client:
+        letters = Letters(cluster, client)
+        a.replay_fault = "silent"
+        for _ in range(4):
+            time.sleep(0.1)
+            assert letters.ask(RequestReplay(1, ((1, 6),))) == [2]
+        assert a.replay_calls == 1
+        letters.worker.close()

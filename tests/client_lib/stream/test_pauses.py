@@ -23,6 +23,7 @@ from tests.client_lib.toy_cluster import (
     packet,
     subscribe_and_hear_all,
 )
+from tests.client_lib.toy_gateway import ToyGateway
 
 BLAMES = Stale, Gap, ConfirmationPaused, Distrusted, UnicastChosen
 READER = """
@@ -140,3 +141,44 @@ def test_an_application_that_always_pauses_learns_that_one_stream_is_silent(clus
             time.sleep(0.06)  # twice what counts
         beating.stop()
         assert [each.adapter_id for each in items if isinstance(each, Stale)] == [2]
+
+
+def test_a_process_that_was_stopped_while_it_asked_where_to_begin_blames_no_adapter(cluster: ToyCluster) -> None:
+    code = """
+from tandemfeed.client_lib.replay import locating
+locating.LOCATE_TIMEOUT_S = 0.6
+with feed, feed.subscribe([TOPIC], feed="equities", start=1_700_000_000_000_000_000) as subscription:
+    say("begun")
+"""
+    for adapter in cluster.adapters:
+        adapter.lose(packet(1, 1, 5))
+        adapter.replay_fault = "holds"
+    with ReaderProcess(cluster, code) as reader:
+        for adapter in cluster.adapters:
+            assert adapter.holding.wait(30)
+        with reader.stopped():
+            for adapter in cluster.adapters:
+                adapter.replay_fault = ""
+            time.sleep(1.5)  # longer than it would wait
+        assert reader.hears(["begun"])
+        assert reader.wait() == 0
+
+
+def test_a_process_that_was_stopped_while_it_contributed_tries_again(cluster: ToyCluster) -> None:
+    """The answer that it finds afterwards is a failure, and its patience is not used up."""
+    code = """
+with feed, feed.contribute(TOPIC, timeout_s=0.6) as contribution:
+    say("sent", contribution.send(b"a message").number)
+"""
+    gateway = ToyGateway(cluster)
+    gateway.is_holding = True
+    with ReaderProcess(cluster, code) as reader:
+        assert gateway.holding.wait(30)
+        with reader.stopped():
+            cluster.failing["Contribute"] = 1
+            gateway.release.set()
+            time.sleep(1.5)  # longer than it would try
+        assert reader.hears(["sent", 1])
+        assert reader.wait() == 0
+    assert gateway.accepted == [b"a message"]
+    gateway.close()
