@@ -74,7 +74,14 @@ class Journal:
     """An open journal. Create it with `Journal.open`, preferably in a `with`. Thread-safe."""
 
     def __init__(
-        self, folder: Path, control: Control, key: bytes | None, upkeep: Upkeep, clock_ns: Callable[[], int]
+        self,
+        folder: Path,
+        control: Control,
+        key: bytes | None,
+        upkeep: Upkeep,
+        clock_ns: Callable[[], int],
+        *,
+        is_cut: bool = False,
     ) -> None:
         self.folder = folder
         self.settings = control.settings
@@ -87,7 +94,7 @@ class Journal:
             epoch_offset_s=self.settings.epoch_offset_s,
             time_zone=self.settings.time_zone,
         )
-        self.chain = BlockChain(folder, control, schedule, self._keeper, clock_ns)
+        self.chain = BlockChain(folder, control, schedule, self._keeper, clock_ns, is_cut=is_cut)
         self._keeper.on_tidied = self.chain.durability.forget_removed
         self._keeper.on_refusal = lambda: control.set_word(IS_FAILED, 1)  # the next sync writes it again
         self._reader: Tailer | None = None
@@ -118,6 +125,7 @@ class Journal:
         clock_ns: Callable[[], int] = time.time_ns,
         face: str = "journal",
         state_size: int = 0,
+        is_cut: bool = False,
     ) -> Self:
         """Open a journal for appending, creating it if needed, and recover.
 
@@ -135,6 +143,8 @@ class Journal:
             clock_ns: wall-clock time.
             face: what the engine is used as; the other faces set it.
             state_size: bytes of the face's own state in the control file.
+            is_cut: recover nothing after the first damage since the last `sync`; a follower sets it, whose leader sends
+                that again.
 
         Raises:
             JournalLocked, SettingsDiffer, WrongKey, ForeignFile, NewerFormat, BlockCorrupt: nothing was changed.
@@ -165,7 +175,7 @@ class Journal:
             _check_settings(path, wanted, control.settings, key)
             with control.opening():
                 control.take_slot(exclusive=exclusive)
-                return cls(path, control, key, upkeep or Upkeep(), clock_ns)
+                return cls(path, control, key, upkeep or Upkeep(), clock_ns, is_cut=is_cut)
         except BaseException:
             control.close()
             raise

@@ -106,3 +106,26 @@ def test_pages_of_zeros_that_the_disk_already_has_are_refused_too(device: Failin
     with device.failing(), pytest.raises(OSError, match="No space left"):
         os.fdatasync(descriptor)
     os.close(descriptor)
+
+
+@pytest.mark.parametrize("is_stored_again", [False, True])
+def test_a_mapped_page_that_was_refused_reaches_the_disk_if_the_same_value_is_stored_again(
+    device: FailingDevice, is_stored_again: bool
+) -> None:
+    """The kernel protects a page before it writes it, so a store marks it again whatever it stores."""
+    path, size = device.folder / "file", 4 * PAGE
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    os.pwrite(descriptor, bytes(size), 0)
+    os.fsync(descriptor)
+    durable.sync_folder(device.folder)
+    with mmap.mmap(descriptor, size) as mapped:
+        mapped[PAGE] = 1
+        with device.failing(), pytest.raises(durable.FlushFailed):
+            durable.flush(descriptor, path)
+        if is_stored_again:
+            mapped[PAGE] = 1
+        durable.flush(descriptor, path)
+        assert mapped[PAGE] == 1
+    os.close(descriptor)
+    device.lose_power()
+    assert path.read_bytes()[PAGE] == is_stored_again

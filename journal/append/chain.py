@@ -3,7 +3,8 @@
 Callers hold the appenders' lock. A roll has three steps, and a crash can happen after each: the next block gets its
 name; the old one gets its end mark with a link; the words in the control file change. Recovery is part of opening and
 of taking over a dead appender's lock: it rolls forward from the newest checkpoint, skips damage, clears what was never
-acknowledged, and completes a roll.
+acknowledged, and completes a roll. A follower's is cut at the first damage that a power failure left instead, because
+its position must not claim what it lost: the leader sends the rest again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from tandemfeed.journal.append.durability import Durability
 from tandemfeed.journal.append.keeper import Keeper
@@ -56,7 +60,7 @@ from tandemfeed.journal.format.layout import (
 )
 from tandemfeed.journal.format.roll_cycle import RollSchedule
 from tandemfeed.journal.read.continuity import PART_MASK, link_of
-from tandemfeed.runtime.durable import FlushFailed, rename_file
+from tandemfeed.runtime.durable import FlushFailed, remove_file, rename_file
 
 LOG = logging.getLogger("tandemfeed.journal")
 DAMAGED_SUFFIX = ".damaged"
@@ -68,11 +72,20 @@ class BlockChain:
 
     Args:
         clock_ns: wall-clock time.
+        is_cut: recovery keeps nothing after the first damage since the durable place.
     """
 
     def __init__(
-        self, folder: Path, control: Control, schedule: RollSchedule, keeper: Keeper, clock_ns: Callable[[], int]
+        self,
+        folder: Path,
+        control: Control,
+        schedule: RollSchedule,
+        keeper: Keeper,
+        clock_ns: Callable[[], int],
+        *,
+        is_cut: bool = False,
     ) -> None:
+        self._is_cut = is_cut
         self._folder = folder
         self._control = control
         self._settings = control.settings
@@ -146,6 +159,8 @@ class BlockChain:
                 if name.ordinal >= durable_ordinal:
                     self._rename_if_no_header(name)
             names = blocks_in(self._folder)  # the compressed form of a renamed block may be there
+            if self._is_cut:
+                names = self._cut_at_damage(names)
         if not names:
             self._begin(self.schedule.cycle_at(self._clock_ns()), 0, 0, self._settings.block_size)
             self._set_words(DATA_OFFSET, 0, 0)
@@ -169,6 +184,57 @@ class BlockChain:
             self.roll(max(self.schedule.cycle_at(self._clock_ns()), newest.header.cycle))
         elif not was_clean or newest.was_truncated:
             newest.clear_after(end)
+
+    def _cut_at_damage(self, names: list[BlockName]) -> list[BlockName]:
+        """Remove everything after the first damage, or the first missing block, since the durable place.
+
+        Returns:
+            The blocks that are left.
+        """
+        durable_ordinal, durable_end = self._control.durable_until()
+        for place, name in enumerate(names):
+            following = names[place + 1 :]
+            if name.ordinal < durable_ordinal:
+                continue
+            if not self._is_whole(name, durable_end if name.ordinal == durable_ordinal else 0, following):
+                self._remove(following)
+                return names[: place + 1]
+        return names
+
+    def _is_whole(self, name: BlockName, trusted_end: int, following: list[BlockName]) -> bool:
+        """Whether a block has its end mark, and the next block is there; otherwise cut it at its first damage.
+
+        Its checkpoints prove nothing: that of a roll is not flushed, but can be on the disk without what is before it.
+        """
+        if name.path.suffix == COMPRESSED_SUFFIX:
+            return not following or link_of(open_to_read(name.path, self._control.journal_id)) == following[0].ordinal
+        block, state = self._open(name), new_state()
+        state[AT_OFFSET], state[AT_SEQUENCE] = DATA_OFFSET, block.header.first_sequence
+        roll_forward(block.address, state)
+        while state[AT_STATUS] != ENDED and int(state[AT_OFFSET]) < trusted_end and _skip_damage(block, state):
+            roll_forward(block.address, state)
+        end, sequence, at_ns = (int(state[place]) for place in (AT_OFFSET, AT_SEQUENCE, AT_TIME))
+        if state[AT_STATUS] == ENDED:
+            is_whole = not following or link_of(block) == following[0].ordinal
+        else:
+            is_whole = not following and not _skip_damage(block, state)
+            block.clear_after(end)
+            if block.checkpoint().end > end:
+                block.write_checkpoint(end, sequence, at_ns)
+            if trusted_end > end:
+                self._control.set_durable(name.ordinal, end)
+        if not is_whole:
+            LOG.warning("%s: cut after sequence %d, because what follows is damaged", block.path, sequence - 1)
+        return is_whole
+
+    def _remove(self, names: list[BlockName]) -> None:
+        """Remove blocks, the newest first, so that none is left without those before it."""
+        try:
+            for name in reversed(names):
+                remove_file(name.path)
+        except FlushFailed as refused:
+            self._control.set_word(IS_FAILED, 1)
+            raise JournalFailed(str(refused)) from refused
 
     def _begin_after(self, name: BlockName) -> None:
         """Begin the block that a compressed one names as the next: a power failure can leave the former alone."""
@@ -329,6 +395,12 @@ class BlockChain:
             )
         status = ENDED if state[AT_STATUS] == ENDED else 0
         return (int(state[AT_OFFSET]), int(state[AT_SEQUENCE]), int(state[AT_TIME])), status
+
+
+def _skip_damage(block: Block, state: NDArray[Any]) -> bool:
+    """Go to the next whole segment; False if there is none."""
+    offset, sequence = int(state[AT_OFFSET]), int(state[AT_SEQUENCE])
+    return bool(find_after_damage(block.address, offset, block.header.data_end, sequence, state))
 
 
 def _end(block: Block, end: int, next_sequence: int, last_at_ns: int, next_ordinal: int) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tandemfeed.journal import Journal, JournalError
-from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN
+from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN, CONTROL_NAME
 from tandemfeed.journal.replication import Limits, ReplicationFollower, ReplicationLeader
 from tandemfeed.journal.transactional import TransactionalStoreError
 from tests.crash.victims import FORK, LIFE_LENGTHS, live_and_die, module_of
@@ -61,6 +61,7 @@ class Lives:
         self._number += 1
         after = self._folder / f"disk-{self._number}"
         with losing_disk(self._root, self._folder / f"kept-{self._number}") as disk:
+            disk.stored_to = CONTROL_NAME  # the same values too, which only the kernel sees
             for _ in range(self._source.choice((1, 1, 2, 3))):
                 disk.fault = fault_by(self._source)
                 work(disk)

@@ -2,6 +2,9 @@
 
 The leader's name is written before the journal is created, so no crash leaves a journal without it. After a write or a
 flush that failed the journal is closed: opening it again makes durable what can be read of it, or fails.
+
+Its position claims everything before it. So after a power failure, which can leave a record without those before it,
+the journal is cut at the first that is missing, and the leader sends the rest again.
 """
 
 from __future__ import annotations
@@ -123,6 +126,7 @@ class FollowerJournal:
             group=self._group,
             upkeep=self._upkeep,
             clock_ns=lambda: start_ns,
+            is_cut=True,
         )
 
     def _check_settings(self, welcome: Welcome) -> int:

@@ -152,6 +152,24 @@ def test_a_reopened_journal_does_not_look_cleanly_closed_after_a_power_failure(t
             assert control.word(IS_CLEAN)
 
 
+def test_a_journal_that_the_disk_let_open_only_at_the_second_attempt_does_not_look_cleanly_closed(
+    tmp_path: Path,
+) -> None:
+    """The first attempt stores the same word as the second one, and only the kernel sees that (`stored_to`)."""
+    folder = tmp_path / "journal"
+    opened(folder).close()
+    with losing_disk(folder, tmp_path / "kept", FailsAt(1, matching=CONTROL_NAME)) as disk:
+        disk.stored_to = CONTROL_NAME
+        with pytest.raises(JournalFailed, match="cannot be opened"):
+            opened(folder)
+        journal = opened(folder)
+        journal.append(b"acknowledged")
+        journal.sync()
+        image = disk.image(tmp_path / "image")
+        journal.close()
+    assert recovered(image) == [b"acknowledged"]
+
+
 def test_after_a_clean_close_nothing_old_is_flushed_again(tmp_path: Path) -> None:
     folder = tmp_path / "journal"
     with opened(folder) as journal:

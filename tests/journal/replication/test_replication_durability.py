@@ -6,13 +6,15 @@ On a disk that keeps only what was flushed.
 from __future__ import annotations
 
 import os
+import random
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tandemfeed.journal import Journal
+from tandemfeed.journal import Journal, Tailer, Upkeep
 from tandemfeed.journal.format.block import blocks_in
 from tandemfeed.journal.format.layout import BLOCK_SIZE_MIN
 from tandemfeed.journal.replication import (
@@ -223,3 +225,33 @@ def test_a_followers_files_are_for_its_user_or_also_for_a_group(
         assert follower.wait_for(lambda status: status.state is FollowerState.FOLLOWING, WAIT_S)
         assert modes(follower.folder) == {0o660}
         assert stat.S_IMODE(follower.folder.stat().st_mode) == 0o2770
+
+
+@pytest.mark.parametrize(("durable", "compress"), [(True, False), (False, False), (True, True)])
+def test_a_follower_that_lost_some_of_its_last_pages_requests_everything_from_the_first_lost_record_on(
+    disk: LosingDisk, journal: Journal, leader: ReplicationLeader, durable: bool, compress: bool
+) -> None:
+    """A power failure can leave a record without those before it; the follower's position must not claim these."""
+    first = journal.append_batch([b"%d" % number + LONG for number in range(2)]) + 1
+    with follower_on(disk, leader, upkeep=Upkeep(compress=compress)) as follower:
+        assert leader.wait_for_replicated(first, WAIT_S)
+        sync = follower._journal.sync
+        follower._journal.sync = lambda: None  # type: ignore[method-assign]  # as if the power failed before it
+        for number in range(30):
+            last = journal.append_batch([b"%d %d" % (number, each) + bytes(9_000) for each in range(4)]) + 3
+        assert follower.wait_for(lambda status: status.next_index > last, WAIT_S)
+        images = [disk.image(disk.root.parent / f"image-{seed}", random.Random(seed)) for seed in range(12)]
+        follower._journal.sync = sync  # type: ignore[method-assign]
+    whole, gaps = list(journal.records()), 0
+    for image in images:
+        copy = image.with_name(f"{image.name}-as-a-journal")
+        shutil.copytree(image / "follower", copy)
+        Journal.open(copy, block_size=BLOCK).close()
+        with Tailer(copy) as tailer:
+            list(tailer)
+            gaps += tailer.lost_count > 0
+        again = ReplicationFollower(image / "follower", leader.endpoint, durable=durable, limits=LIMITS)
+        with again:
+            assert again.wait_for(lambda status: status.next_index > last, WAIT_S)
+        assert records_of(image / "follower") == whole
+    assert gaps > 0
