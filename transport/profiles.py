@@ -35,7 +35,6 @@ SETTINGS = (
     "interface",
     "datagrams",
 )
-OF_MULTICAST = frozenset({"interface", "datagrams"})  # which commands that do not multicast share, and ignore
 CREDENTIALS = frozenset({"secret_file", "certificate_file", "key_file", "token_file"})
 
 
@@ -69,7 +68,7 @@ def complete(
         options: the connection's options, which must not have defaults.
     """
     try:
-        profile = chosen_profile(arguments.profile, [option.dest for option in options])
+        profile = chosen_profile(arguments.profile)
     except BadProfile as bad:
         parser.error(str(bad))
     given = {option.dest: option.option_strings[0] for option in options if getattr(arguments, option.dest)}
@@ -105,7 +104,7 @@ def settings(name: str | None, *, has_credential: bool) -> dict[str, str]:
     Raises:
         BadProfile.
     """
-    profile = chosen_profile(name, list(SETTINGS))
+    profile = chosen_profile(name)
     found = {each: os.environ[variable] for each in SETTINGS if os.environ.get(variable := f"{PREFIX}{each.upper()}")}
     is_complete = has_credential or bool(CREDENTIALS & found.keys())
     for each, value in profile.values.items():
@@ -114,11 +113,9 @@ def settings(name: str | None, *, has_credential: bool) -> dict[str, str]:
     return {each: text for each, text in found.items() if not (has_credential and each in CREDENTIALS)}
 
 
-def chosen_profile(name: str | None, known: list[str]) -> Profile:
-    """The profile that `--profile`, TANDEMFEED_PROFILE or the file's `default` names; an empty one if none does.
-
-    Args:
-        known: the settings that a profile may have.
+def chosen_profile(name: str | None) -> Profile:
+    """The profile that `--profile`, TANDEMFEED_PROFILE or the file's `default` names; an empty one if none does. It may
+    have every setting, whichever of them the command that asks has options for.
 
     Raises:
         BadProfile.
@@ -143,8 +140,8 @@ def chosen_profile(name: str | None, known: list[str]) -> Profile:
         listed = ", ".join(profiles) if isinstance(profiles, dict) and profiles else "none"
         raise BadProfile(f"{path} has no profile {name!r}; it has {listed}")
     values = profiles[name]
-    if unknown := values.keys() - {*known, *OF_MULTICAST}:
-        allowed = ", ".join(known)
+    if unknown := values.keys() - {*SETTINGS}:
+        allowed = ", ".join(SETTINGS)
         raise BadProfile(f"{path}: profile.{name}.{sorted(unknown)[0]} is unknown; a profile may have {allowed}")
     return Profile(f"profile {name} in {path}", path.parent, values)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -91,6 +92,16 @@ def test_the_installed_package_gives_client_journal_and_version(installed: Insta
     assert Path(said[3]).is_relative_to(installed.prefix)
     assert installed.run("tandemfeed", "--version", folder=tmp_path) == f"tandemfeed {__version__}\n"
     assert "ModuleNotFoundError" in installed.run("python", "-c", "import adapter", folder=tmp_path, status=1)
+
+
+def test_the_program_of_the_readme_has_types_outside_the_checkout(installed: Installed, tmp_path: Path) -> None:
+    (program,) = re.findall("```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "program.py").write_text(program + "    reveal_type(feed)\n")
+    interpreter = str(installed.prefix / "bin" / "python")
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", interpreter, "program.py"]
+    checked = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert 'Revealed type is "tandemfeed.client_lib.client.Client"' in checked.stdout
 
 
 def test_a_command_whose_packages_are_missing_names_the_extra_to_install(installed: Installed, tmp_path: Path) -> None:

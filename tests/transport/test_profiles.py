@@ -83,6 +83,19 @@ def test_a_flag_goes_before_the_environment_and_the_environment_before_a_profile
     assert connect("--identity", "from-flag").identity == "from-flag"
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [("--identity", "other", "--secret-file", "other.secret"), ("--token-file", "other.secret")],
+    ids=["secret", "token"],
+)
+def test_a_way_to_log_in_on_the_command_line_replaces_that_of_the_profile(
+    connect: Connect, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    (tmp_path / "other.secret").write_text("another one\n")
+    connection = connect(*(flag.replace("other.secret", str(tmp_path / "other.secret")) for flag in flags))
+    assert (connection.admin, connection.credential.read()) == ("admin-1:7400,admin-2:7400", "another one")
+
+
 def test_the_file_is_looked_for_in_the_users_configuration(
     connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
