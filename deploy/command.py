@@ -7,10 +7,12 @@ import ctypes
 import difflib
 import gc
 import importlib.metadata
+import io
 import os
+import select
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,11 @@ HOST_VARIABLE = "TANDEMFEED_HOST"  # path of the network namespace to enter
 DISK_VARIABLE = "TANDEMFEED_DISK"  # SIZE:FOLDER: mount a small disk on this folder, for this process only
 NICE_VARIABLE = "TANDEMFEED_NICE"  # added to the nice value of this process
 PR_SET_PDEATHSIG = 1
-EXTRAS = {"subscribe": "client", "snapshot": "client", "replay": "client", "losses": "client", "stubs": "client",
-          "journal": "journal", "adapter": "cluster", "convert": "cluster", "admin": "cluster",
+# What a command needs beside the client. Commands that are not listed need everything.
+EXTRAS = {"journal": "journal", "adapter": "cluster", "convert": "cluster", "admin": "cluster",
           "admin-server": "cluster", "source-job": "spark", "source-gateway": "spark", "ticks": "spark",
-          "bars": "spark", "reconcile": "spark", "end-session": "spark", "contribute": "client",
-          "contribution-gateway": "cluster"}  # fmt: skip
+          "bars": "spark", "reconcile": "spark", "end-session": "spark", "contribution-gateway": "cluster",
+          "subscribe": "tables", "snapshot": "tables", "replay": "tables"}  # fmt: skip
 # Not in the path of a message, so they must not delay one.
 IN_BACKGROUND = {"source-job", "ticks", "bars", "reconcile", "forger"}
 # Joins streams that are running. Its modules and kernels take seconds of a processor to load.
@@ -92,6 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         # With arguments it is called inside another program, whose priority is not to be changed.
         command = _load(known[name]) if argv is None else known[name].load()
+        status: int = command(arguments[1:]) if argv is not None else _run(command, arguments[1:])
     except ModuleNotFoundError as missing:
         if (missing.name or "").startswith("tandemfeed"):
             raise
@@ -101,12 +104,36 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    status: int = command(arguments[1:])
     if argv is None:
         if status != EXIT_THREAD_FAILED:  # the sub-command has not said so itself
             status = exit_status(status)
         gc.freeze()  # else the interpreter, as it exits, looks for cycles among all objects, which takes 0.1 s
     return status
+
+
+def _run(command: Callable[[list[str]], int], arguments: list[str]) -> int:
+    """Run a sub-command in this process, whose output may be shown by a console that has not all characters, and may
+    be read only in part, as by `head`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            return command(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not _has_no_reader(sys.stdout.fileno()):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _has_no_reader(descriptor: int) -> bool:
+    """True if an output is a pipe or socket whose other end is closed."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 def _load(entry: importlib.metadata.EntryPoint) -> Any:

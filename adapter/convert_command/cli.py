@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
@@ -41,15 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     dead_letters.add_to(tasks)
     arguments = parser.parse_args(argv)
     try:
-        status = _run(parser, arguments)
-        sys.stdout.flush()
+        return _run(parser, arguments)
     except BrokenPipeError:  # the reader of the output has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        raise
     except (*REFUSED_HERE, *READ_ERRORS, *REFUSALS) as refused:
         print(f"convert: {refused}", file=sys.stderr)
         return 2
-    return status
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:

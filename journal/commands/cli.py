@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
@@ -23,10 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         streams = Streams.of_process()
         with journal_compilation_reported(streams.note):
             status: int = arguments.run(arguments, streams)
-        sys.stdout.flush()
     except BrokenPipeError:  # the reader of the output has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        raise
     except REFUSALS as refused:
         print(f"tandemfeed journal {arguments.subcommand}: {' '.join(str(refused).split())}", file=sys.stderr)
         return EXIT_REFUSED

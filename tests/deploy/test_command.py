@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +55,41 @@ def test_a_command_ends_without_a_search_for_cycles() -> None:
     )
     left, kept = map(int, done.stderr.split())
     assert left < 1_000 < kept
+
+
+def test_a_reader_that_stops_reading_ends_a_command_without_a_word(tmp_path: Path) -> None:
+    """In every command alike, and also while it prints its help."""
+    for arguments in (["convert", "explain", "--shipped", "itch50"], ["completion", "bash"], ["adapter", "--help"]):
+        reader, writer = os.pipe()
+        os.close(reader)
+        with os.fdopen(writer, "wb") as closed:
+            done = subprocess.run(
+                [sys.executable, "-m", "tandemfeed.deploy.command", *arguments],
+                stdout=closed,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+                timeout=120,
+            )
+        assert (done.returncode, done.stderr) == (0, ""), arguments
+
+
+def test_a_console_without_a_character_shows_its_number(tmp_path: Path) -> None:
+    program = (
+        "import sys\nfrom tandemfeed.deploy.command import _run\n"
+        "_run(lambda _: print(chr(0x20AC)) or print(chr(0x20AC), file=sys.stderr) or 0, [])"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("\\u20ac\n", "\\u20ac\n")
+
+
+def test_a_pipe_that_breaks_elsewhere_is_not_taken_for_the_output() -> None:
+    program = (
+        "from tandemfeed.deploy.command import _run\n"
+        "def fail(_):\n    raise BrokenPipeError('of a socket')\n"
+        "_run(fail, [])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "BrokenPipeError: of a socket" in done.stderr

@@ -104,13 +104,39 @@ def test_the_program_of_the_readme_has_types_outside_the_checkout(installed: Ins
     assert 'Revealed type is "tandemfeed.client_lib.client.Client"' in checked.stdout
 
 
-def test_a_command_whose_packages_are_missing_names_the_extra_to_install(installed: Installed, tmp_path: Path) -> None:
-    without_zmq = (
-        "import sys; sys.modules['zmq'] = None\n"
-        "from tandemfeed.deploy.command import main; sys.exit(main(['subscribe']))"
+@pytest.mark.parametrize(
+    ("command", "module", "extra"), [("journal", "numba", "journal"), ("convert", "numba", "cluster")]
+)
+def test_a_command_whose_packages_are_missing_names_the_extra_to_install(
+    installed: Installed, tmp_path: Path, command: str, module: str, extra: str
+) -> None:
+    code = (
+        f"import sys; sys.modules[{module!r}] = None\n"
+        f"from tandemfeed.deploy.command import main; sys.exit(main([{command!r}, 'info', '.']))"
     )
-    said = installed.run("python", "-c", without_zmq, folder=tmp_path, status=2)
-    assert said.splitlines()[-1].endswith("not installed; run: pip install 'tandemfeed[client]'")
+    said = installed.run("python", "-c", code, folder=tmp_path, status=2)
+    assert said.splitlines()[-1].endswith(f"which is not installed; run: pip install 'tandemfeed[{extra}]'")
+
+
+CLIENT = ("subscribe", "snapshot", "replay", "losses", "contribute", "stubs", "completion")
+WITHOUT_EXTRAS = f"""
+import importlib.metadata, re, sys
+needs = importlib.metadata.requires("tandemfeed")
+of_extras = {{re.match(r"[\\w.-]+", each)[0].lower() for each in needs if "extra" in each}} - {{"tandemfeed"}}
+for module, distributions in importlib.metadata.packages_distributions().items():
+    if {{each.lower() for each in distributions}} & of_extras:
+        sys.modules[module] = None
+import tandemfeed
+tandemfeed.connect("127.0.0.1:7400", ca=b"", identity="reader", secret="open sesame")
+from tandemfeed.deploy.command import commands
+for name in {CLIENT!r}:
+    commands()[name].load()
+"""
+
+
+def test_the_package_without_extras_is_the_client(installed: Installed, tmp_path: Path) -> None:
+    """The client and its commands import although what the other parts need is missing."""
+    installed.run("python", "-c", WITHOUT_EXTRAS, folder=tmp_path)
 
 
 @pytest.mark.long
