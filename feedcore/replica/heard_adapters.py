@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from tandemfeed.feedcore.pause_free_clock import PauseFreeClock
 from tandemfeed.feedcore.replica.channel_state import ChannelStatus
 from tandemfeed.feedcore.replica.roles.states import ReplicaState
 
@@ -19,24 +20,24 @@ UNPLACED = (ReplicaState.JOINING, ReplicaState.FAILED)  # such a replica transmi
 
 
 class HeardAdapters:
-    """When each channel of each other adapter was last heard."""
+    """When each channel of each other adapter was last heard, by a time that stands still during a pause."""
 
     def __init__(self, channel_ids: Iterable[int], now_ns: int) -> None:
         self._channel_ids = tuple(channel_ids)
         self._heard_at_ns: dict[tuple[int, int], int] = {}  # (adapter_id, channel_id)
-        self._asked_at_ns = now_ns
+        self._clock = PauseFreeClock(now_ns, pause_ns=ATTENTION_NS, moment_ns=0, counted_ns=0)
 
     def on_packet(self, adapter_id: int, channel_id: int, now_ns: int) -> None:
         """An authentic packet of the adapter arrived by multicast."""
-        self._heard_at_ns[adapter_id, channel_id] = now_ns
+        self._heard_at_ns[adapter_id, channel_id] = self._clock.between(now_ns)
 
     def on_status(self, adapter_id: int, status: ChannelStatus, now_ns: int) -> None:
         """The adapter reported a channel, by a call. While it transmits nothing there, it cannot be heard."""
-        link = adapter_id, status.channel_id
+        link, at_ns = (adapter_id, status.channel_id), self._clock.between(now_ns)
         if status.state in UNPLACED or not status.position.epoch:
-            self._heard_at_ns[link] = now_ns
+            self._heard_at_ns[link] = at_ns
         else:
-            self._heard_at_ns.setdefault(link, now_ns)
+            self._heard_at_ns.setdefault(link, at_ns)
 
     def silences_ns(self, others: Iterable[int], now_ns: int) -> dict[int, int]:
         """For how long each other adapter was not heard, on the channel where that is longest.
@@ -46,17 +47,14 @@ class HeardAdapters:
         Args:
             others: the adapters to list; those that never reported a state are left out.
         """
-        pause_ns = now_ns - self._asked_at_ns
-        self._asked_at_ns = now_ns
-        if pause_ns > ATTENTION_NS:
-            for link, heard_at_ns in self._heard_at_ns.items():
-                self._heard_at_ns[link] = min(heard_at_ns + pause_ns, now_ns)
-        silences = {}
+        judged_at_ns, silences = self._clock.look(now_ns), {}
         for adapter_id in others:
             known = [self._heard_at_ns.get((adapter_id, channel_id)) for channel_id in self._channel_ids]
             heard = [each for each in known if each is not None]
             if heard:
-                silences[adapter_id] = now_ns - min(heard)
+                silences[adapter_id] = max(
+                    0, judged_at_ns - min(heard)
+                )  # the oldest may be after a pause, unjudged yet
         return silences
 
 

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tandemfeed.feedcore.pause_free_clock import PauseFreeClock
 from tandemfeed.journal import Journal, JournalLocked, NoSuchRecord
 from tandemfeed.journal.format.layout import CONTROL_NAME
-from tandemfeed.runtime.patience import Patience
 from tandemfeed.spark_feed.journaling.presence import Presence
 from tandemfeed.spark_feed.journaling.records import (
     BLOCK_SIZE,
@@ -171,13 +171,13 @@ def check_host(journal: Path) -> None:
 def _open(folder: Path, clock_ns: Callable[[], int] = time.monotonic_ns) -> Journal:
     """The stream's journal, which no other task appends to; closing it flushes it to the disk."""
     group_id = access_in(folder.parent).group_id
-    patience = Patience(TWIN_PATIENCE_NS, PAUSE_NS)
-    patience.begin(clock_ns())
+    clock = PauseFreeClock(clock_ns(), pause_ns=PAUSE_NS, moment_ns=0, counted_ns=0)
+    give_up_at_ns = clock.now_ns + TWIN_PATIENCE_NS
     while True:
         try:
             return Journal.open(folder, block_size=BLOCK_SIZE, exclusive=True, group=group_id)
         except JournalLocked as locked:
-            if patience.is_over(clock_ns()):
+            if clock.look(clock_ns()) >= give_up_at_ns:
                 raise SourceJournalError(str(locked)) from locked
             time.sleep(TWIN_POLL_S)
 

@@ -22,8 +22,8 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tandemfeed.feedcore.pause_free_clock import PauseFreeClock
 from tandemfeed.journal import JournalError
-from tandemfeed.runtime.patience import RunningTime
 from tandemfeed.runtime.zeromq import Context
 from tandemfeed.spark_feed.journaling.records import SourceJournalError
 from tandemfeed.spark_feed.sending.faults import NO_FAULTS, FaultPlan
@@ -177,7 +177,7 @@ class SourceGateway:
         sealer: SourceSealer | None = None,
     ) -> None:
         self._options, self._sealer, self._clock_ns = options, sealer, options.clock_ns
-        self._running = RunningTime(PAUSE_NS)
+        self._running = PauseFreeClock(self._clock_ns(), pause_ns=PAUSE_NS, moment_ns=0)
         self._description, self._make_pacer = description, make_pacer
         stream_ids = own_stream_ids(description)
         if not stream_ids:
@@ -348,7 +348,7 @@ class SourceGateway:
         """Look for journals of other sessions, and begin the next one if it is due.
 
         Args:
-            running_ns: for how long this process has run, by which others are given time.
+            running_ns: a time that stands still while this process is paused, by which others are given time.
         """
         is_complete = self.has_sent_all
         self._look_at_ns = now_ns + (LOOK_INTERVAL_NS if is_complete or not self.session else LOOK_EARLY_INTERVAL_NS)

@@ -68,3 +68,12 @@ def test_a_pause_of_this_process_is_not_a_silence_of_others() -> None:
     assert heard.silences_ns([OTHER], 100 * MS) == {OTHER: 10 * MS}
     assert heard.silences_ns([OTHER], 30_100 * MS) == {OTHER: 10 * MS}
     assert heard.silences_ns([OTHER], 30_100 * MS + ATTENTION_NS) == {OTHER: 10 * MS + ATTENTION_NS}
+
+
+def test_what_is_heard_between_a_pause_and_the_next_report_is_not_older_than_the_report() -> None:
+    heard = HeardAdapters([1], 0)
+    heard.on_status(OTHER, status(), 0)
+    assert heard.silences_ns([OTHER], 100 * MS) == {OTHER: 100 * MS}
+    heard.on_packet(OTHER, 1, 30_000 * MS)  # it waited in a queue, or has just arrived
+    assert heard.silences_ns([OTHER], 30_100 * MS) == {OTHER: 0}
+    assert silence_after(heard, 30_200 * MS, until_ns=33_000 * MS) == 2_900 * MS - ATTENTION_NS
