@@ -14,12 +14,16 @@ from tandemfeed.offline.ticks.recordings import FILES, FOLDERS, UNITS, Recording
 from tandemfeed.offline.ticks.tick_quarantine import TickQuarantine
 from tandemfeed.offline.ticks.tick_table import TickTable, tick_table
 from tandemfeed.spark_feed.spark.errors import TableError
-from tandemfeed.spark_feed.spark.options import chosen, count, required
+from tandemfeed.spark_feed.spark.options import chosen, count, require_known, required
 from tandemfeed.spark_feed.spark.table.columns import check_columns, chosen_columns
 
 FILES_PER_BATCH = 1_000
 SKIP, FAIL = "skip", "fail"  # the option `damaged`
 TAKEN = "taken"  # the key of an offset
+OPTIONS = (
+    *("format", "message", "table", "model", "reader", "recording", "pathGlobFilter", "session", "lines", "symbol"),
+    *("timeUnit", "damaged", "quarantine", "columns", "times", "maxFilesPerTrigger"),
+)
 Offset = Mapping[str, Any]
 
 
@@ -33,6 +37,7 @@ class TickSource(DataSource):
 
     def schema(self) -> Any:
         """The columns that the options choose."""
+        require_known(self.options, OPTIONS)
         return chosen_columns(_schema(tick_table(self.options)), self.options.get("columns", ""))
 
     def reader(self, schema: Any) -> DataSourceReader:

@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from typing import Any
 
 from tandemfeed.spark_feed.spark.errors import TableError
+
+OF_SPARK = ("path", "paths", "checkpointLocation", "queryName", "outputMode")  # which Spark may add itself
+
+
+def require_known(options: Any, names: Sequence[str]) -> None:
+    """Check that all options are known: a misspelt one would silently have no effect.
+
+    Args:
+        names: the options of a data source.
+
+    Raises:
+        TableError: one is not known.
+    """
+    known = {name.lower(): name for name in (*names, *OF_SPARK)}
+    for name in options:
+        if name.lower() not in known:
+            close = difflib.get_close_matches(name.lower(), known, 1)
+            hint = f"did you mean {known[close[0]]!r}?" if close else f"it must be one of {', '.join(names)}"
+            raise TableError(f"option {name!r} is unknown; {hint}")
 
 
 def required(options: Any, name: str) -> str:

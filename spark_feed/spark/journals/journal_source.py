@@ -10,12 +10,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 
 from tandemfeed.spark_feed.spark.journals.journal_reading import read_slice
 from tandemfeed.spark_feed.spark.journals.journal_scan import JournalSlice, plan_slices
-from tandemfeed.spark_feed.spark.options import chosen, required
+from tandemfeed.spark_feed.spark.options import chosen, require_known, required
 from tandemfeed.spark_feed.spark.table.columns import check_columns, chosen_columns
 from tandemfeed.spark_feed.spark.table.conditions import Condition, take_filters
 from tandemfeed.spark_feed.spark.table.message_table import TIMES, MessageTable, message_table
 
 DAMAGED = ("fail", "skip")  # the option `damaged`
+OPTIONS = ("model", "message", "columns", "times", "damaged")
 
 
 class JournalSource(DataSource):
@@ -37,6 +38,7 @@ class JournalSource(DataSource):
         return JournalReader(Path(required(self.options, "path")), table, schema, may_skip_damage=damaged == "skip")
 
     def _table(self) -> MessageTable:
+        require_known(self.options, OPTIONS)
         model = Path(required(self.options, "model"))
         times = chosen(self.options, "times", TIMES)
         return message_table(model.read_bytes(), str(model), self.options.get("message", ""), times)

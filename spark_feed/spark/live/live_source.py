@@ -28,13 +28,18 @@ from tandemfeed.journal import Batch as Records
 from tandemfeed.spark_feed.spark.journals.journal_scan import HEADERS
 from tandemfeed.spark_feed.spark.live.live_feed import LiveFeed, connected, granted
 from tandemfeed.spark_feed.spark.live.positions import Position, are_between
-from tandemfeed.spark_feed.spark.options import chosen, count
+from tandemfeed.spark_feed.spark.options import chosen, count, require_known
 from tandemfeed.spark_feed.spark.sink.feed_sink import feed_writer
 from tandemfeed.spark_feed.spark.table.columns import check_columns, chosen_columns
 from tandemfeed.spark_feed.spark.table.message_table import TIMES, MessageTable, message_table
 from tandemfeed.spark_feed.spark.table.packet_batch import NO_LIMIT, ChosenPackets, PacketBatch
 
 ROWS_MAX = 500_000  # of a micro-batch; some 50 MB that pass through the driver
+OPTIONS = (
+    *("admin", "ca", "identity", "secretFile", "certificateFile", "keyFile", "tokenFile"),
+    *("feed", "topics", "interface", "datagrams", "transport", "verify", "message", "columns", "times", "model"),
+    *("startingOffsets", "maxRowsPerTrigger", "failOnDataLoss"),
+)
 Offset = Mapping[str, Any]
 
 
@@ -48,6 +53,7 @@ class LiveSource(DataSource):
 
     def schema(self) -> Any:
         """The columns that the options choose. Logs in for the message model, unless option `model` names its file."""
+        require_known(self.options, OPTIONS)
         model = self.options.get("model", "")
         if model:
             table = _table(self.options, Path(model).read_bytes())

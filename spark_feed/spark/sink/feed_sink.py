@@ -29,11 +29,15 @@ from tandemfeed.spark_feed.numbering.rows.screening import Refused, Rules, Scree
 from tandemfeed.spark_feed.numbering.split_words import LETTER, SYMBOL
 from tandemfeed.spark_feed.numbering.tasks.quarantine import Quarantine
 from tandemfeed.spark_feed.spark.errors import TableError
-from tandemfeed.spark_feed.spark.options import count, required
+from tandemfeed.spark_feed.spark.options import count, require_known, required
 from tandemfeed.spark_feed.spark.sink.feed_rows import FeedRows
 from tandemfeed.spark_feed.spark.sink.query_checkpoint import flush_planned, query_of
 
 PACKET_MESSAGES = 16
+OPTIONS = (
+    *("journal", "sourceFormat", "feedDescription", "session", "message", "split", "splitColumn"),
+    *("packetMessagesMax", "symbols", "quarantine", "group"),
+)
 ONE_PACKET_RANGE = 1 << 62  # packets end with their batch, not at record indexes
 
 
@@ -162,6 +166,7 @@ def feed_writer(options: Any, schema: Any) -> FeedWriter:
     Raises:
         TableError: an option or a column is missing or cannot be used; DocumentError, SettingsError: of the files.
     """
+    require_known(options, OPTIONS)
     path = Path(required(options, "sourceFormat"))
     source_format = load_source_format(path)
     journal = Path(required(options, "journal")).absolute()

@@ -16,7 +16,7 @@ from tandemfeed.journal import Batch, NoSuchRecord, Tailer
 from tandemfeed.spark_feed.journaling.committed_records import begin_record, last_commit
 from tandemfeed.spark_feed.journaling.records import PACKET_FIELDS, PACKET_HEAD, NumberingPlan, stream_folder
 from tandemfeed.spark_feed.spark.errors import TableError
-from tandemfeed.spark_feed.spark.options import chosen, required
+from tandemfeed.spark_feed.spark.options import chosen, require_known, required
 from tandemfeed.spark_feed.spark.source_journals import frame_kernels as kernels
 from tandemfeed.spark_feed.spark.source_journals.source_table import NUMBERS, SourceTable, source_table
 from tandemfeed.spark_feed.spark.table.columns import check_columns, chosen_columns
@@ -26,6 +26,7 @@ from tandemfeed.spark_feed.spark.table.message_table import TIMES
 
 READ_COUNT = 4_096  # packets
 SLICE_MESSAGES = 1_000_000  # a task of about a second
+OPTIONS = ("sourceFormat", "message", "columns", "times")
 
 
 class SourceJournalSource(DataSource):
@@ -47,6 +48,7 @@ class SourceJournalSource(DataSource):
         return SourceJournalReader(Path(required(self.options, "path")), table, schema)
 
     def _table(self) -> SourceTable:
+        require_known(self.options, OPTIONS)
         source_format = load_source_format(Path(required(self.options, "sourceFormat")))
         return source_table(source_format, self.options.get("message", ""), chosen(self.options, "times", TIMES))
 
