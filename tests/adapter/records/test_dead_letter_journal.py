@@ -178,10 +178,14 @@ def test_a_full_disk_is_logged_once_and_appending_resumes_when_there_is_room(
         wait_until(lambda: letters.dropped_count == 3)
         filler.unlink()
         refuse(converter, 4)
+        letters.collect(3 * COLLECT_INTERVAL_NS)
+        wait_until(lambda: letters.appended_count == 1)
+        said = [each.message for each in caplog.records]
+        assert said == ["cannot store dead letters; the stream continues", "dead letters are being stored again"]
+        refuse(converter, 5)
         letters.close()
-        assert [each.source_seq for each in kept(disk / "dead")] == [4]
-    assert errors(caplog) == ["cannot store dead letters; the stream continues"]
-    assert caplog.records[-1].message == "dead letters are being stored again"
+        assert [each.source_seq for each in kept(disk / "dead")] == [4, 5]
+    assert [each.message for each in caplog.records] == said  # once for each time that the disk was full
 
 
 class BlockingConverter:

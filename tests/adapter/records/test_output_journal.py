@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -425,4 +426,18 @@ def test_the_end_of_a_former_session_is_read_without_the_sessions_after_it(
     assert list(journal.replay(1, end - 2, end + 1_000, DAYS[0]))
     assert journal.locate(1, 0, DAYS[0])
     assert 0 < sum(counts) < 20 * MARK_EVERY, "each session has twice as many packets"
+    journal.close()
+
+
+def test_tailers_are_kept_for_later_replays_and_closed_beyond_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, closed, close = OutputJournal(tmp_path, block_size=BLOCK), list[int](), Tailer.close
+    monkeypatch.setattr(Tailer, "close", lambda tailer: closed.append(id(tailer)) or close(tailer))
+    with ExitStack() as lent:
+        tailers = {id(lent.enter_context(journal.lent_tailer())) for _ in range(output_journal.TAILERS_KEPT + 2)}
+    assert len(closed) == 2
+    with ExitStack() as lent:
+        again = {id(lent.enter_context(journal.lent_tailer())) for _ in range(output_journal.TAILERS_KEPT)}
+        assert again == tailers - set(closed)
     journal.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import threading
 import time
@@ -57,6 +58,34 @@ def test_entries_continue_over_files_and_starts_in_one_chain(tmp_path: Path) -> 
     assert verify(tmp_path, head) == Verification(5, 1, head)
     assert events(tmp_path) == ["a", "b", "c", "d", "e"]
     assert {oct(path.stat().st_mode & 0o777) for path in audit_files(tmp_path)} == {"0o600"}
+
+
+def test_what_comes_during_a_flush_is_written_as_soon_as_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = AuditLog(tmp_path)
+    is_flushing, let_go, flush = threading.Event(), threading.Event(), os.fdatasync
+
+    def held_flush(descriptor: int) -> None:
+        is_flushing.set()
+        assert let_go.wait(60)
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", held_flush)
+    first = log.submit("first")
+    assert is_flushing.wait(60)
+    second = log.submit("second")
+    let_go.set()
+    first.result(60)
+    second.result(60)  # no other entry wakes the thread
+    log.close()
+    assert events(tmp_path) == ["first", "second"]
+
+
+def test_a_log_that_could_always_be_written_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "tandemfeed.admin_server.audit"):
+        written(tmp_path, "a", "b")
+    assert [each.message for each in caplog.records] == []
 
 
 def test_a_file_of_another_day_is_not_continued(tmp_path: Path) -> None:
