@@ -435,6 +435,9 @@ class AppendedFile:
     append leaves the file as it was before. If the disk refuses even that, the file has failed: further appends raise
     until `restore` has written it again.
 
+    A mark beside the file outlives the process while its content is in doubt: a flush that was refused is reported
+    once, and the next one, of whichever process, succeeds. After a power failure the mark means nothing.
+
     Attributes:
         path: where the file is now.
         size: bytes; all of them are on the disk.
@@ -453,15 +456,15 @@ class AppendedFile:
         Raises:
             OSError, FlushFailed: it cannot be opened, or its content cannot be flushed.
         """
-        descriptor = open_to_append(path, mode)
+        descriptor, is_doubtful = open_to_append(path, mode), _doubt_of(path).exists()
         try:
-            try:
-                flush(descriptor, path)
-            except FlushFailed:  # of an earlier process, or in the background: write all of it again, elsewhere
-                replace_file(path, path.read_bytes(), mode)
+            _mark_doubtful(path)
+            if is_doubtful or not _is_flushed(descriptor, path):
+                replace_file(path, path.read_bytes(), mode)  # all of it again, elsewhere
                 former, descriptor = descriptor, open_to_append(path, mode)
                 _close_flushed(former)
             sync_folder(path.parent)
+            _clear_doubt(path)
             return cls(path, descriptor, os.fstat(descriptor).st_size, mode)
         except BaseException:
             os.close(descriptor)
@@ -501,6 +504,7 @@ class AppendedFile:
         try:
             flush(self._descriptor, self.path)
         except FlushFailed as failed:
+            _mark_doubtful(self.path)
             self._failure = failed
             raise
 
@@ -516,6 +520,7 @@ class AppendedFile:
         replace_file(self.path, content, self._mode)
         former, self._descriptor = self._descriptor, open_to_append(self.path, self._mode)
         self._failure = None
+        _clear_doubt(self.path)
         _close_flushed(former)
 
     def rotate(self, archive: Path) -> None:
@@ -568,12 +573,38 @@ class AppendedFile:
 
     def _take_back(self, failed: OSError) -> None:
         """Remove what was appended in part. Its last page holds earlier bytes too, so they are written again."""
+        _mark_doubtful(self.path)
         try:
             os.ftruncate(self._descriptor, self.size)
             if isinstance(failed, FlushFailed):
                 rewrite(self.path, max(0, self.size - 1))
+            _clear_doubt(self.path)
         except OSError as refused:
             self._failure = failed if isinstance(failed, FlushFailed) else FlushFailed(self.path, refused)
+
+
+def _doubt_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.doubtful")
+
+
+def _mark_doubtful(path: Path) -> None:
+    """The content of a file may not be on the disk. Only processes until the next power failure have to know."""
+    with suppress(OSError):
+        os.close(os.open(_doubt_of(path), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE))
+
+
+def _clear_doubt(path: Path) -> None:
+    with suppress(OSError):
+        os.unlink(_doubt_of(path))
+
+
+def _is_flushed(descriptor: int, path: Path) -> bool:
+    """Flush; False if that failed, of an earlier process's writes, or in the background."""
+    try:
+        flush(descriptor, path)
+    except FlushFailed:
+        return False
+    return True
 
 
 def _wrote_directly(descriptor: int, offset: int, data: bytes) -> bool:

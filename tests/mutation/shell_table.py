@@ -19,22 +19,23 @@ def _shells(folder: str, names: str, *tests: str) -> tuple[Shell, ...]:
 
 SHELLS: tuple[Shell, ...] = (
     *_shells("runtime", "durable threads", "tests/runtime"),
+    *_shells("journal", "store append/keeper append/durability tailer", "tests/journal/append", "tests/journal/check"),
     *_shells(
-        "journal",
-        "store append/chain append/keeper append/durability tailer",
-        "tests/journal/append",
-        "tests/journal/check",
+        "journal/append", "chain", "tests/journal/replication/test_replication_durability.py", "tests/journal/append"
     ),
     *_shells(
         "journal/persistent_queue",
         "durability group_commit upkeep recovery opening blocks/log blocks/members",
         "tests/journal/persistent_queue",
     ),
-    *_shells("journal/transactional", "log/log_writer pages/page_store pages/recovery", "tests/journal/transactional"),
+    *_shells("journal/transactional", "log/log_writer pages/page_store", "tests/journal/transactional"),
+    *_shells("journal/transactional", "pages/recovery", "tests/journal/transactional/test_store_on_a_failing_disk.py"),
+    *_shells("journal/replication", "follower/follower leader/leader", "tests/journal/replication"),
     *_shells(
         "journal/replication",
-        "follower/follower follower/follower_journal leader/leader",
-        "tests/journal/replication",
+        "follower/follower_journal",
+        "tests/journal/replication/test_replication_durability.py",
+        "tests/journal/replication/test_replication_shells.py",
     ),
     *_shells("transport", "process_shell ending", "tests/transport/test_process_shell.py"),
     *_shells("transport/calls", "token_source notices/server serving/lanes", "tests/transport/calls"),
@@ -72,4 +73,11 @@ SHELLS: tuple[Shell, ...] = (
 )
 
 # Mutants that no test can notice: module -> the change, as the tool prints it -> the reason.
-EQUIVALENT: dict[str, dict[str, str]] = {}
+EQUIVALENT: dict[str, dict[str, str]] = {
+    "journal/persistent_queue/durability.py": {
+        "- if words[DURABLE // WORD_SIZE] != ordinal + 1:\n+ if words[DURABLE // WORD_SIZE] != ordinal - 1:": (
+            "the end in the block is 0 for a moment at every flush, so that a kill then makes more be written again"
+        ),
+        "- if not self._has_failed:\n+ if True:": "marks what is marked already",
+    },
+}

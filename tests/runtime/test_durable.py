@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -15,6 +16,7 @@ import pytest
 
 from tandemfeed.runtime import durable
 from tandemfeed.runtime.durable import AppendedFile, FlushFailed, Unflushed
+from tests.dying_process import die_after
 from tests.losing_disk import FailsAt, losing_disk
 
 
@@ -164,6 +166,58 @@ def test_a_file_with_lost_pages_is_written_again_when_it_is_opened(folder: Path,
         AppendedFile.open(folder / "log").close()
         image = disk.image(tmp_path / "image")
     assert (image / "log").read_bytes() == b"left by a killed process\n"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_file_that_the_disk_did_not_let_open_is_written_again_by_the_next_opening(
+    folder: Path, tmp_path: Path, count: int, dies: bool
+) -> None:
+    """The flush that was refused is reported once, perhaps to a process that dies of it."""
+    with losing_disk(folder, tmp_path / "kept") as disk:
+        (folder / "log").write_bytes(b"left by a killed process\n")
+        disk.fault = FailsAt(1, count)
+        flush = disk.flush
+
+        def flush_or_die(descriptor: int, path: Path) -> None:
+            try:
+                flush(descriptor, path)
+            except OSError:
+                os._exit(0)
+
+        def open_it() -> None:
+            if dies:
+                disk.flush = flush_or_die  # type: ignore[method-assign]
+            with contextlib.suppress(OSError):
+                AppendedFile.open(folder / "log").close()
+            os._exit(0)
+
+        with pytest.raises(AssertionError, match="before it had a result"):
+            die_after(open_it)
+        disk.fault = lambda operation, path: None
+        AppendedFile.open(folder / "log").close()
+        image = disk.image(tmp_path / "image")
+    assert (image / "log").read_bytes() == b"left by a killed process\n"
+    assert [each.name for each in folder.iterdir() if not each.name.endswith(".draft")] == ["log"]
+
+
+def test_what_an_append_left_that_the_disk_refused_counts_for_the_next_process_only_once_it_is_on_the_disk(
+    folder: Path, tmp_path: Path
+) -> None:
+    with losing_disk(folder, tmp_path / "kept") as disk:
+        file = AppendedFile.open(folder / "log")
+        file.append(b"acknowledged\n")
+        disk.fault = FailsAt(1, 2)
+        with pytest.raises(FlushFailed):
+            file.append(b"refused\n")
+        assert file.has_failed
+        with (folder / "log").open("ab") as left:
+            left.write(b"refused\n")  # as if it could not be cut either
+        disk._forget_unflushed(folder / "log")
+        file.close()
+        AppendedFile.open(folder / "log").close()
+        image = disk.image(tmp_path / "image")
+    assert (image / "log").read_bytes() == (folder / "log").read_bytes() == b"acknowledged\nrefused\n"
 
 
 def test_a_full_disk_takes_back_what_was_appended_in_part(folder: Path, tmp_path: Path) -> None:
