@@ -412,11 +412,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "- if at_ns is not None and (first_ns is None or at_ns < first_ns):\n"
         "+ if at_ns is not None and (first_ns is None or at_ns <= first_ns):",
     ): _SETS_WHAT_IS_SET,
-    (
-        _RANGES,
-        "RangeSet.__iter__",
-        "- return zip(self._firsts, self._ends, strict=True)\n+ return zip(self._firsts, self._ends, strict=False)",
-    ): "both lists have the same length",
     **{
         (_RANGES, "RangeSet.add", f"- elif first >= firsts[-1]:\n+ elif {after}:"): _HOT_PATH
         for after in ("False", "first > firsts[-1]")

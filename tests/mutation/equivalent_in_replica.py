@@ -41,12 +41,6 @@ EQUIVALENT_IN_REPLICA: dict[tuple[str, str, str], str] = {
         "Following.apply",
         "- if channel.is_single_source and (not repair.buckets):\n+ if True and (not repair.buckets):",
     ): "with several source streams, every message needs a decision; the check only saves time",
-    (
-        _FOLLOWING,
-        "Following.compare",
-        "- pairs = zip(ours.digests, theirs.digests, strict=True)\n"
-        "+ pairs = zip(ours.digests, theirs.digests, strict=False)",
-    ): "the lengths were compared above",
     **{
         (
             _FOLLOWING,

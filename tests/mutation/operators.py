@@ -1,8 +1,8 @@
 """The small faults: every place in a syntax tree where one can be planted, in a fixed order. Pure.
 
-Strings, annotations, docstrings, assertions and decorators get no faults, because these would not test logic; nor do
-the values of module and class constants, which are configuration. A change that differs only for a caller who tells
-`False` from 0 or None is not made either.
+Strings, annotations, docstrings, assertions (the `strict` of `zip` is one) and decorators get no faults, because these
+would not test logic; nor do the values of module and class constants, which are configuration. A change that differs
+only for a caller who tells `False` from 0 or None is not made either.
 """
 
 from __future__ import annotations
@@ -160,6 +160,8 @@ def _expressions(node: ast.AST) -> Iterator[ast.AST]:
         if name in ("annotation", "returns", "decorator_list", "pattern"):
             continue
         for child in field if isinstance(field, list) else [field]:
+            if isinstance(child, ast.keyword) and child.arg == "strict":
+                continue
             if isinstance(child, ast.expr | ast.comprehension | ast.keyword | ast.arguments | ast.withitem):
                 yield from _expressions(child)
 
