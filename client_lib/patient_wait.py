@@ -12,6 +12,7 @@ import os
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Protocol, Self, TypeVar
 
@@ -43,7 +44,7 @@ class PauseWatch:
         self._monotonic_ns = monotonic_ns
         self._changed = threading.Condition()
         self._clock = PauseFreeClock(monotonic_ns())
-        self._waits: set[PatientWait] = set()
+        self._waits: weakref.WeakSet[PatientWait] = weakref.WeakSet()  # weak: an interrupt may keep one from its end
         self._is_running = self._is_idle = False
 
     @property

@@ -13,7 +13,7 @@ from tandemfeed.client_lib.commands.outputs import OutputRefused
 from tandemfeed.client_lib.errors import ClientError
 from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.runtime.signals import StopSignal
-from tandemfeed.runtime.threads import end_process, start_thread
+from tandemfeed.runtime.threads import EXIT_THREAD_FAILED, exit_status, mark_unhealthy, start_thread
 from tandemfeed.transport.process_shell import Connection
 
 EXIT_REFUSED = 2
@@ -32,7 +32,7 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         self._signal = StopSignal()
-        self._thread = start_thread(self._wait, "tandemfeed-interruption", end_process)
+        self._thread = start_thread(self._wait, "tandemfeed-interruption", _end_without_cleaning_up)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -57,6 +57,12 @@ class Interruption:
             self._subscription.stop()
 
 
+def _end_without_cleaning_up(name: str, failure: BaseException) -> None:
+    """The thread that would stop the process has failed."""
+    mark_unhealthy(name, failure)
+    os._exit(EXIT_THREAD_FAILED)
+
+
 def client_of(connection: Connection, *, timeout_s: float = LOGIN_TIMEOUT_S) -> Client:
     """A client of the cluster, with the options of the command line.
 
@@ -75,9 +81,10 @@ def client_of(connection: Connection, *, timeout_s: float = LOGIN_TIMEOUT_S) -> 
 
 
 def run_command(name: str, work: Callable[[], int]) -> int:
-    """Run a command; returns its exit status, 2 if the cluster refuses or the output cannot be written."""
+    """Run a command; returns its exit status: 2 if the cluster refuses or the output cannot be written, and not 0 if
+    one of its threads failed."""
     try:
-        return work()
+        return exit_status(work())
     except ClientError as refused:
         print(f"tandemfeed {name}: {type(refused).__name__}: {refused}", file=sys.stderr)
         return EXIT_REFUSED

@@ -1,4 +1,4 @@
-"""What clients do on a host whose clock is set by an hour, back and forth. Run by `test_clock_steps`.
+"""What clients do on a host whose clock is set by an hour, back and forth. Run by `test_client_clock_steps`.
 
 Everything is done immediately after each step: nothing may be refused or stand still until the clock has caught up.
 """

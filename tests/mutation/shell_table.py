@@ -40,9 +40,28 @@ SHELLS: tuple[Shell, ...] = (
     *_shells("transport", "process_shell ending", "tests/transport/test_process_shell.py"),
     *_shells("transport/calls", "token_source notices/server serving/lanes", "tests/transport/calls"),
     *_shells("transport/unicast", "doorkeeper publisher", "tests/transport/unicast"),
-    *_shells("client_lib/reading", "cursor reading read_ahead", "tests/client_lib/reading"),
-    *_shells("client_lib/login", "grant_stream", "tests/client_lib/login"),
-    *_shells("client_lib/replay", "worker", "tests/client_lib/replay"),
+    *_shells(
+        "client_lib/reading",
+        "cursor reading read_ahead",
+        "tests/client_lib/reading",
+        "tests/client_lib/test_files_on_a_losing_disk.py",
+    ),
+    *_shells(
+        "client_lib/losses", "loss_report", "tests/client_lib/losses", "tests/client_lib/test_files_on_a_losing_disk.py"
+    ),
+    *_shells(
+        "client_lib/login",
+        "grant_stream session",
+        "tests/client_lib/login",
+        "tests/client_lib/test_client_reconnecting.py",
+    ),
+    *_shells("client_lib/replay", "worker", "tests/client_lib/replay", "tests/client_lib/test_client_reconnecting.py"),
+    *_shells(
+        "client_lib/contribution",
+        "contribution",
+        "tests/client_lib/contribution",
+        "tests/client_lib/test_client_reconnecting.py",
+    ),
     *_shells("client_lib", "patient_wait", "tests/client_lib/test_patient_wait.py"),
     *_shells("client_lib/stream/sockets", "feed_sockets", "tests/client_lib/stream"),
     *_shells(
@@ -79,5 +98,9 @@ EQUIVALENT: dict[str, dict[str, str]] = {
             "the end in the block is 0 for a moment at every flush, so that a kill then makes more be written again"
         ),
         "- if not self._has_failed:\n+ if True:": "marks what is marked already",
+    },
+    "client_lib/patient_wait.py": {
+        "- self._end_ns = self._watch.now_ns + int(self._timeout_s * 1000000000.0)\n"
+        "+ self._end_ns = self._watch.now_ns + int(self._timeout_s * 1000000001.0)": "a nanosecond of each second",
     },
 }
