@@ -227,6 +227,7 @@ class GrantStream:
             except ClientError as error:
                 failure = error.__cause__
                 self._on_failed(error)
+            self._give_up_answers()
             if not self._closed.is_set() and self._core.requests:
                 self._closed.wait(self._session.servers.move_on(self._asked, failure))
 
@@ -254,7 +255,7 @@ class GrantStream:
                         session.servers.answered(self._asked)
                         self._on_update(update)
                 finally:
-                    self._end_call(outbox)
+                    self._end_call(call, outbox)
         except grpc.RpcError as error:
             if self._closed.is_set() or not self._core.requests:
                 return
@@ -276,12 +277,15 @@ class GrantStream:
                 call.cancel()
             self._renew_after(self._session.renew_in_s)
 
-    def _end_call(self, outbox: Outbox) -> None:
+    def _end_call(self, call: Call, outbox: Outbox) -> None:
         with self._changed:
-            if self._call is not None:
-                self._call.cancel()
+            call.cancel()
             self._call = self._outbox = None
             outbox.put(None)
+
+    def _give_up_answers(self) -> None:
+        """No call can bring the answers that were outstanding when it ended."""
+        with self._changed:
             lost = AdminUnavailable(f"lost administration server {self._asked} before it answered")
             for answer in self._answers.values():
                 answer.put(lost)

@@ -180,6 +180,7 @@ class ToyAdmin(
         self._calls: list[ToyCall] = []
         self.requests: list[admin_pb2.SubscriptionRequest] = []
         self.subscribed = threading.Semaphore(0)
+        self.unanswered: set[str] = set()  # requests that get no answer: "subscribe", "modify"
         self.logins = 0
 
     def Begin(self, request: Any, context: grpc.ServicerContext) -> admin_pb2.BeginAuthenticationReply:  # noqa: N802
@@ -228,6 +229,9 @@ class ToyAdmin(
 
     async def _answer(self, call: ToyCall, requests: AsyncIterator[Any], caller: Caller) -> None:
         async for request in requests:
+            if request.WhichOneof("request") in self.unanswered:
+                self.requests.append(request)
+                continue
             update = self._answer_to(call, request, caller)
             update.request_id = request.request_id
             call.updates.put(update)

@@ -99,6 +99,11 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
         "- if not self._has_failed:\n+ if True:": "marks what is marked already",
     },
+    "client_lib/login/grant_stream.py": {
+        "- if not self._closed.is_set() and self._core.requests:\n+ if True and self._core.requests:": (
+            "a closed stream waits for nothing"
+        ),
+    },
     "client_lib/patient_wait.py": {
         "- self._end_ns = self._watch.now_ns + int(self._timeout_s * 1000000000.0)\n"
         "+ self._end_ns = self._watch.now_ns + int(self._timeout_s * 1000000001.0)": "a nanosecond of each second",
