@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tandemfeed.feedcore.aggressor import Aggressor, by_buyer_maker, by_side
 from tandemfeed.spark_feed.recordings.ingest.column_file import ColumnFile
 from tandemfeed.spark_feed.recordings.ingest.column_names import map_columns
 from tandemfeed.spark_feed.recordings.ingest.file_columns import FileColumns, IngestOptions
@@ -41,8 +42,7 @@ OTHERS = {  # fields of a kind, besides its time, symbol, prices and sizes
     "quote": tuple(name for name in INTEGER_FIELDS if name != "flags"),
     "order": ("side", "buyer_maker", "action", *INTEGER_FIELDS),
 }
-SIDES = {"b": "B", "bid": "B", "buy": "B", "buyer": "B", "1": "B", "a": "A", "ask": "A", "s": "A", "sell": "A"}
-SIDES |= {"seller": "A", "-1": "A", "2": "A"}
+SIDES = {Aggressor.BUYER: "B", Aggressor.SELLER: "A", Aggressor.UNKNOWN: "N"}
 
 
 class TickReader(FileReader):
@@ -142,13 +142,18 @@ class TickReader(FileReader):
         return values
 
     def _sides(self, rows: FileColumns) -> Any:
-        if "side" in self.mapping:
-            texts = _texts(rows, "side").to_pylist()
-            return pa.array([SIDES.get(str(text).strip().lower(), "N") for text in texts], pa.string())
-        if "buyer_maker" in self.mapping:  # the maker bought, so the aggressor sold
-            texts = _texts(rows, "buyer_maker").to_pylist()
-            return pa.array(["A" if str(text).lower() in ("true", "1") else "B" for text in texts], pa.string())
-        return pa.array(["N"] * rows.count, pa.string())
+        field, read = ("side", by_side) if "side" in self.mapping else ("buyer_maker", by_buyer_maker)
+        if field not in self.mapping:
+            return pa.array(["N"] * rows.count, pa.string())
+        known: dict[object, str] = {}  # there are few different ones
+        values = _texts(rows, field).to_pylist()
+        for row, value in enumerate(values):
+            if value not in known:
+                try:
+                    known[value] = SIDES[read(value)]
+                except ValueError as reason:
+                    raise rows.error(row, field, str(reason)) from None
+        return pa.array([known[value] for value in values], pa.string())
 
 
 def _nine_digits(rows: FileColumns, name: str, null: int) -> NDArray[np.int64]:

@@ -21,6 +21,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from tandemfeed.adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
+from tandemfeed.feedcore.aggressor import Aggressor, by_buyer_maker, by_side
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
 
 DECIMALS = 9
@@ -43,7 +44,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "side": ("side", "aggressor_side", "taker_side"),
     "buyer_maker": ("buyer_maker", "is_buyer_maker"),
 }
-SIDES = {"b": b"B", "buy": b"B", "bid": b"B", "s": b"S", "sell": b"S", "a": b"S", "ask": b"S", "n": b"N", "": b"N"}
+SIDES = {Aggressor.BUYER: b"B", Aggressor.SELLER: b"S", Aggressor.UNKNOWN: b"N"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,20 +185,18 @@ class _Columns:
 
     def _sides(self) -> NDArray[np.bytes_]:
         """The side of the aggressor: if the buyer was the maker, the seller was the aggressor."""
-        if self.has("buyer_maker"):
-            makers = self._table.column(self._names["buyer_maker"]).to_pylist()
-            known = {"true": b"S", "1": b"S", "false": b"B", "0": b"B", "none": b"N"}
-            return np.array([known.get(str(maker).lower(), b"N") for maker in makers], "S1")
-        if not self.has("side"):
+        field, read = ("buyer_maker", by_buyer_maker) if self.has("buyer_maker") else ("side", by_side)
+        if not self.has(field):
             return np.full(self._table.num_rows, b"N", "S1")
-        name = self._names["side"]
-        sides = [(value or "").strip().lower() for value in self._table.column(name).to_pylist()]
-        for row, side in enumerate(sides, 1):
-            if side not in SIDES:
-                raise FormatError(
-                    f"column {name!r}, row {row}: {side!r} is not one of {', '.join(filter(None, SIDES))}"
-                )
-        return np.array([SIDES[side] for side in sides], "S1")
+        known: dict[object, bytes] = {}  # there are few different ones
+        values = self._table.column(self._names[field]).to_pylist()
+        for row, value in enumerate(values, 1):
+            if value not in known:
+                try:
+                    known[value] = SIDES[read(value)]
+                except ValueError as reason:
+                    raise FormatError(f"column {self._names[field]!r}, row {row}: {reason}") from None
+        return np.array([known[value] for value in values], "S1")
 
 
 def nine_decimals(column: pa.Array) -> NDArray[np.int64]:
