@@ -21,7 +21,7 @@ BAD_TABLES = {
     "tabs.csv": (HEAD.replace(b",", b"\t") + b"A\t1\t2\t3\n", r"separated by '\\t'; they must be separated by commas"),
     "latin-1.csv": (HEAD + "Müller,1,2,3\n".encode("latin-1"), "its text is not UTF-8; convert it first"),
     "latin-1-head.csv": ("Börse,time,price\nA,1,2\n".encode("latin-1"), "not UTF-8; convert it first"),
-    "empty.csv": (b"", "cannot be read: Empty CSV file"),
+    "empty.csv": (b"", "the file is empty"),
     "one.csv": (b"x", "cannot be read: .*Empty CSV file or block"),
     "twice.csv": (b"time,price,price\n1,2,3\n", "several columns 'price'; rename or remove all but one"),
     "quote.csv": (HEAD + b'"A,1,2,3\n', "cannot be read: "),
