@@ -104,6 +104,11 @@ EQUIVALENT: dict[str, dict[str, str]] = {
             "a closed stream waits for nothing"
         ),
     },
+    "client_lib/login/session.py": {
+        "- self._now_ns, self._renew_at_ns = (now_ns, 0)\n+ self._now_ns, self._renew_at_ns = (now_ns, 1)": (
+            "not read before the first login"
+        ),
+    },
     "client_lib/patient_wait.py": {
         "- self._end_ns = self._watch.now_ns + int(self._timeout_s * 1000000000.0)\n"
         "+ self._end_ns = self._watch.now_ns + int(self._timeout_s * 1000000001.0)": "a nanosecond of each second",
