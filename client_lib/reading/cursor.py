@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -88,8 +88,9 @@ class Cursor:
         given: the message that the application has asked for, but not yet asked for the one after it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        """Args: now_ns: the monotonic clock."""
+        self.path, self._now_ns = path, now_ns
         self.note: Any = None
         self.given: Message | None = None
         self.is_dirty = False
@@ -188,7 +189,7 @@ class Cursor:
     @property
     def due_in_s(self) -> float:
         """In how many seconds to store what was handled."""
-        return max(0.0, (self._store_at_ns - time.monotonic_ns()) / 1e9)
+        return max(0.0, (self._store_at_ns - self._now_ns()) / 1e9)
 
     def write(self, snapshot: dict[str, Any]) -> None:
         """Replace the file, if there is anything new; on return, it is on the disk.
@@ -197,7 +198,7 @@ class Cursor:
             OSError: it cannot be written; the old file is intact, or the new one is in its place and not durable. The
                 next call writes everything again.
         """
-        self._store_at_ns = time.monotonic_ns() + STORE_EVERY_NS
+        self._store_at_ns = self._now_ns() + STORE_EVERY_NS
         if snapshot == self._stored:
             self.is_dirty = False
             return

@@ -92,6 +92,7 @@ class ReplayWorker:
         session: provides tokens.
         deliver: puts a letter into the loop's mailbox, after waiting for room; False once the loop is closed.
         on_failure: called if a thread ends with an error.
+        now_ns: the monotonic clock.
     """
 
     def __init__(
@@ -99,8 +100,9 @@ class ReplayWorker:
         session: Session,
         deliver: Callable[[Replayed | ReplayEnded], bool],
         on_failure: OnFailure = mark_unhealthy,
+        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._session = session
+        self._session, self._now_ns = session, now_ns
         self._deliver = deliver
         self._condition = threading.Condition()
         self._requests: dict[int, RequestReplay] = {}  # by channel_id
@@ -186,7 +188,7 @@ class ReplayWorker:
             return []
         self._turn = (self._turn + 1) % len(adapters)
         ordered = adapters[self._turn :] + adapters[: self._turn]
-        now_ns = time.monotonic_ns()
+        now_ns = self._now_ns()
         answering = [each for each in ordered if self._failures.get(each.rpc_endpoint, (0, 0))[1] <= now_ns]
         return sorted(answering or ordered, key=lambda adapter: request.lateness(adapter.adapter_id))
 
@@ -225,7 +227,7 @@ class ReplayWorker:
                 return code
             times = self._failures.get(endpoint, (0, 0))[0]
             backoff_ns = min(BACKOFF_NS << min(times, 16), BACKOFF_MAX_NS)
-            self._failures[endpoint] = (times + 1, time.monotonic_ns() + backoff_ns)
+            self._failures[endpoint] = (times + 1, self._now_ns() + backoff_ns)
             return code
         finally:
             self._call = None
@@ -251,11 +253,11 @@ class ReplayWorker:
 
     def _fresh_token(self) -> str:
         """A token that is valid for some time, unless the administration server recently failed to answer."""
-        if time.monotonic_ns() >= self._login_at_ns:
+        if self._now_ns() >= self._login_at_ns:
             try:
                 self._session.ensure_token()
             except ClientError:
-                self._login_at_ns = time.monotonic_ns() + LOGIN_RETRY_NS
+                self._login_at_ns = self._now_ns() + LOGIN_RETRY_NS
         return self._session.current_token()
 
     def _channel(self, adapter: GrantedAdapter) -> grpc.Channel:

@@ -11,6 +11,7 @@ import os
 import random
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from tandemfeed.client_lib import CursorUnusable, NotStored, StoredAgain, read_l
 from tandemfeed.client_lib.commands.outputs import add_output_arguments, open_output
 from tandemfeed.client_lib.losses.loss import JOINED_NS, Loss
 from tandemfeed.client_lib.losses.loss_report import LINE_COUNT, LINE_SIZE, RETRY_NS, LossReport
-from tandemfeed.client_lib.reading.cursor import Cursor
+from tandemfeed.client_lib.reading.cursor import STORE_EVERY_NS, Cursor
 from tandemfeed.client_lib.recording.record import ROW_DTYPE, SPAN_DTYPE, ChannelRecord, DeliveryRecord
 from tests.client_lib.losses.test_loss_report import LOSS
 from tests.client_lib.messages.test_message_attributes import batch_of, trade
@@ -174,6 +175,23 @@ def test_after_any_fault_and_power_failure_a_cursor_is_whole_and_not_older_than_
             if chance.random() < 0.3:
                 cursor.close()
                 cursor = None
+
+
+def test_a_position_is_due_to_be_stored_some_time_after_the_last_try(folder: Path, tmp_path: Path) -> None:
+    now_ns = [5_000_000_000]
+    cursor = Cursor(folder / "model.json", lambda: now_ns[0])
+    cursor.open()
+    assert cursor.due_in_s == 0
+    for is_refused in (False, True, False, True):
+        with losing_disk(folder, tmp_path / "kept", FailsAt(1, count=int(is_refused))):
+            cursor.note = now_ns[0]
+            with nullcontext() if not is_refused else pytest.raises(OSError, match="flushed"):
+                cursor.write(cursor.snapshot())
+        assert cursor.due_in_s == STORE_EVERY_NS / 1e9
+        now_ns[0] += STORE_EVERY_NS - 1_000_000
+        assert cursor.due_in_s == pytest.approx(0.001)
+        now_ns[0] += 2_000_000
+        assert cursor.due_in_s == 0
 
 
 def test_a_draft_that_a_killed_process_has_left_is_removed(folder: Path) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import queue
 import time
+from collections.abc import Callable
 
 import pytest
 
-from tandemfeed.client_lib import Client
+from tandemfeed.client_lib import AdminUnavailable, Client
 from tandemfeed.client_lib.items import Batch, Item
 from tandemfeed.client_lib.login.grant import GrantedAdapter
 from tandemfeed.client_lib.replay.pending_replay import PendingReplay
-from tandemfeed.client_lib.replay.worker import Replayed, ReplayEnded, ReplayWorker
+from tandemfeed.client_lib.replay.worker import LOGIN_RETRY_NS, Replayed, ReplayEnded, ReplayWorker
 from tandemfeed.feedcore.merge.config import MergerConfig
 from tandemfeed.feedcore.merge.effects import CatchingUp, CaughtUp, Gap, RequestReplay
 from tandemfeed.feedcore.wire.output_packet import OutputFlag
@@ -177,9 +178,9 @@ def test_a_provisional_packet_answers_only_source_ranges() -> None:
 class Letters:
     """Collects the letters of a worker."""
 
-    def __init__(self, cluster: ToyCluster, client: Client) -> None:
+    def __init__(self, cluster: ToyCluster, client: Client, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._letters: queue.SimpleQueue[Replayed | ReplayEnded] = queue.SimpleQueue()
-        self.worker = ReplayWorker(client._session, self._put)
+        self.worker = ReplayWorker(client._session, self._put, now_ns=now_ns)
         self.worker.set_adapters(
             tuple(
                 GrantedAdapter(each.adapter_id, f"toy-{each.adapter_id}", each.rpc.endpoint, each.server_name, {})
@@ -277,3 +278,59 @@ def test_an_adapter_that_fails_after_an_idle_time_is_avoided(cluster: ToyCluster
             assert letters.ask(RequestReplay(1, ((1, 6),))) == [2]
         assert a.replay_calls == 1
         letters.worker.close()
+
+
+def test_an_adapter_that_keeps_failing_is_avoided_for_longer_each_time_until_it_answers(cluster: ToyCluster) -> None:
+    a, b = cluster.adapters
+    now_ns = [5_000_000_000]
+    for adapter in (a, b):
+        adapter.lose(packet(1, 1, 5))
+    with cluster.connect() as client:
+        letters = Letters(cluster, client, lambda: now_ns[0])
+
+        def ask() -> int:
+            """Each adapter's turn to be the first comes once; returns how many calls there were at the first one."""
+            before = a.replay_calls
+            for _ in cluster.adapters:
+                letters.ask(RequestReplay(1, ((1, 6),)))
+            return a.replay_calls - before
+
+        for _ in range(2):
+            a.replay_fault = "refuse"
+            assert ask() == 1
+            for backoff_s in (1, 2, 4, 8, 16, 30, 30):
+                now_ns[0] += backoff_s * 1_000_000_000 - 1
+                assert ask() == 0
+                now_ns[0] += 1
+                assert ask() == 1
+            a.replay_fault = ""
+            assert ask() == 0
+            now_ns[0] += 30_000_000_000
+            assert ask() == ask() == 1
+        letters.worker.close()
+
+
+def test_without_an_admin_server_replays_use_the_old_token_and_do_not_wait_for_a_login_each_time(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.adapters[0].lose(packet(1, 1, 5))
+    now_ns, logins = [5_000_000_000], list[int]()
+    with cluster.connect() as client:
+        client.open()
+
+        def refuse() -> None:
+            logins.append(now_ns[0])
+            raise AdminUnavailable("no server")
+
+        monkeypatch.setattr(client._session, "ensure_token", refuse)
+        letters = Letters(cluster, client, lambda: now_ns[0])
+        for _ in range(2):
+            for _ in range(3):
+                assert letters.ask(RequestReplay(1, ((1, 6),))) == [1] or letters.ask(RequestReplay(1, ((1, 6),))) == [
+                    1
+                ]
+            now_ns[0] += LOGIN_RETRY_NS - 1
+            letters.ask(RequestReplay(1, ((1, 6),)))
+            now_ns[0] += 1
+        letters.worker.close()
+    assert logins == [5_000_000_000, 5_000_000_000 + LOGIN_RETRY_NS]
