@@ -281,6 +281,16 @@ def test_a_report_that_is_closed_while_entries_wait_tries_once_more(folder: Path
         assert read_losses(disk.image(tmp_path / "image") / "losses") == losses(2)
 
 
+def test_an_entry_may_be_as_long_as_a_line(folder: Path) -> None:
+    entries = [replace(each, detail="x" * (380 + at)) for at, each in enumerate(losses(200))]
+    report(folder, *entries).close()
+    (file,) = (folder / "losses").iterdir()
+    lines = [line.rstrip() for line in file.read_bytes()[: 200 * LINE_SIZE].split(b"\n")][:200]
+    whole = [entry for entry, line in zip(entries, lines, strict=True) if line.endswith(b"}")]
+    assert read_losses(folder / "losses") == whole
+    assert max(len(line) for line in lines if line.endswith(b"}")) == LINE_SIZE - 1
+
+
 def test_a_line_of_which_a_power_failure_has_kept_one_half_of_each_version_is_left_out(folder: Path) -> None:
     """A line may be on two pages, and the ring writes over older lines."""
     report(folder, *losses(1)).close()
