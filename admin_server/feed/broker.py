@@ -20,7 +20,7 @@ from tandemfeed.admin_server.feed.feed_state import FeedState
 from tandemfeed.admin_server.feed.grants import feed_grant
 from tandemfeed.admin_server.feed.keys.given_rights import GivenRights, contributed_channel, contribution_to
 from tandemfeed.admin_server.feed.keys.key_ring import SOURCE, KeyRing
-from tandemfeed.admin_server.feed.members.claims import Grounds
+from tandemfeed.admin_server.feed.members.claims import EPOCH_JUMP_MAX, Grounds
 from tandemfeed.admin_server.feed.members.registrations import REASON_LENGTH_MAX, ProcessStart
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.feed.timekeeper import Timekeeper
@@ -36,8 +36,6 @@ from tandemfeed.transport.sealing.epoch_proofs import decode_epoch_proof
 from tandemfeed.v1 import admin_pb2, common_pb2
 
 LOG = logging.getLogger("tandemfeed.admin_server.feed.broker")
-# A number that is further ahead of the records than this is an adapter's error, and not from before a restored backup.
-EPOCH_JUMP_MAX = 1 << 20
 
 
 class Grants(Protocol):

@@ -29,7 +29,7 @@ from tandemfeed.admin_server.feed.descriptions import (
 from tandemfeed.admin_server.feed.grants import FeedView
 from tandemfeed.admin_server.feed.keys.key_ring import KeyRing
 from tandemfeed.admin_server.feed.members.adapter_starts import AdapterStarts
-from tandemfeed.admin_server.feed.members.claims import Claims, Grounds, impossible_in
+from tandemfeed.admin_server.feed.members.claims import Claims, Grounds, SessionVerdict, impossible_in
 from tandemfeed.admin_server.feed.members.feed_reports import FeedReports
 from tandemfeed.admin_server.feed.members.registered_processes import RegisteredProcesses
 from tandemfeed.admin_server.feed.members.registrations import ENDPOINT_LENGTH_MAX, AnotherProcess, ProcessStart
@@ -51,7 +51,6 @@ from tandemfeed.v1 import admin_pb2, common_pb2
 LOG = logging.getLogger("tandemfeed.admin_server.feed.feed_state")
 # A new active and its clients first finish a takeover, for which they need the processors; then they hear who has left.
 ANNOUNCE_PAUSE_NS = round(TAKEOVER_S * 1e9)
-SESSION_GRACE_NS = 15_000_000_000  # an adapter of a feed has two graces of 5 s to change the session
 RETRY_S = 1.0  # until keys that are due are asked for again
 PAUSE_S_MAX = 600.0  # the validity of keys follows the wall clock, which may be changed; leases do not depend on it
 
@@ -95,7 +94,6 @@ class FeedState:
         self._resumed: dict[int, int] = {}  # adapter_id -> incarnation of a start that registered again
         self._sessions = CurrentSession(feed, records)
         self._claims = Claims()
-        self._later_since_ns: dict[int, int] = {}  # adapter_id -> since when it reports a later session than the feed's
         self._channel_ids = frozenset(channel_ids)
         self._subscribers = SubscriberStreams(self._attending)
         self._announce_at_ns: int | None = None
@@ -599,19 +597,11 @@ class FeedState:
 
     def _believes_session(self, adapter_id: int, session: int) -> bool:
         """Whether adapters may be in this session: the source is, or more than half of those that attend."""
-        known, source, now_ns = self.session, self.sources.newest_session, time.monotonic_ns()
-        if session <= known:
-            self._later_since_ns.pop(adapter_id, None)
-            return False
-        attending = self._members() & self._attending.keys()
-        grounds, agreed = self._claims.judge("session", adapter_id, session, known, attending)
-        is_agreed = grounds is not Grounds.NONE and session <= agreed
-        if session <= source or (is_agreed and (not source or len(attending) > 1)):  # no source: a venue's own lines
-            return True
-        # Its source may report the session later than an adapter does, and the other adapters may follow later.
-        if now_ns - self._later_since_ns.setdefault(adapter_id, now_ns) > SESSION_GRACE_NS:
+        known, source, attending = self.session, self.sources.newest_session, self._members() & self._attending.keys()
+        verdict = self._claims.judge_session(adapter_id, session, known, source, attending, time.monotonic_ns())
+        if verdict is SessionVerdict.REFUSED:
             self._refuse("session", adapter_id, f"is in session {session}; the feed's is {max(known, source)}")
-        return False
+        return verdict is SessionVerdict.BELIEVED
 
     def _note_unicast_endpoint(self, adapter_id: int, endpoint: str) -> None:
         known = self._known[adapter_id]

@@ -364,10 +364,20 @@ class Channels:
             raise PacketRefused(Refusal.WRONG_CHANNEL, f"channel {channel_id} is not granted") from None
 
     def _take(self, verdict: Verdict, now_ns: int) -> None:
-        if isinstance(verdict, OutputPacket):
-            self._merge(verdict, now_ns)
-        else:
+        if not isinstance(verdict, OutputPacket):
             self.ready.append(verdict)
+            return
+        if self._vouching.beliefs[verdict.channel_id].asks_who_lives(verdict, now_ns):
+            self._look_who_lives(verdict.channel_id, now_ns)
+        self._merge(verdict, now_ns)
+
+    def _look_who_lives(self, channel_id: int, now_ns: int) -> None:
+        """Verify the signatures that were postponed, so that an adapter that lives is not taken for silent."""
+        for proved_at_ns, verdict in self._trusts[channel_id].on_timer(now_ns):
+            if isinstance(verdict, OutputPacket):
+                self._merge(verdict, proved_at_ns)
+            else:
+                self.ready.append(verdict)
 
     def _merge(self, packet: OutputPacket, now_ns: int) -> None:
         belief = self._vouching.beliefs[packet.channel_id]

@@ -9,8 +9,8 @@ So an adapter's word counts for what the admin server has granted it, and no fur
   counts if it continues what is believed, by a limited number of messages.
 - While the owner is silent, the others' word counts as far as more than half of those that are heard agree. While it is
   heard as the active, no adapter needs to forward anything provisionally.
-- A later session counts if the server describes the feed by it, or more than half of the adapters that are heard are in
-  it.
+- A later session counts if the server describes the feed by it, or, after a moment of listening, more than
+  half of the adapters that were heard within a second are in it.
 - A `source_seq` is never greater than the `input_seq` of the same message, because both begin at 1 in a session and a
   channel may read several source streams.
 
@@ -44,6 +44,9 @@ from tandemfeed.feedcore.wire.refusal import PacketRefused, Refusal
 
 MS = 1_000_000
 SILENT_NS = 100 * MS  # without a packet or heartbeat of an adapter: it does not count as heard
+# An adapter that was heard so recently is still one of the feed when a later session is judged, which is not urgent: a
+# receiver that has just begun to listen, or lost everything for a moment, may hear the one that lies first.
+MEMBER_NS = 1_000 * MS
 AHEAD_MAX = 16_384  # source messages that a copy may precede its original by: 160 ms at 100,000 a second
 HELD_MAX = 4_096  # packets that wait for an epoch or a session to be vouched for; later ones replace the oldest
 EARLY_MAX = 1_024  # copies that wait for their originals, so that a lost original need not be requested
@@ -65,16 +68,29 @@ class _View:
         reach: one past the last `input_seq` that is believed, by the owner or in copies that continue it.
         lineage: as the owner gave it.
         said_end: the owner has said that the stream ended.
+        ended_by: the other adapters that have said so.
         ends, histories: of the other adapters, by adapter_id.
     """
 
-    __slots__ = ("active_at_ns", "ends", "histories", "lineage", "owner", "owner_end", "reach", "said_end", "since_ns")
+    __slots__ = (
+        "active_at_ns",
+        "ended_by",
+        "ends",
+        "histories",
+        "lineage",
+        "owner",
+        "owner_end",
+        "reach",
+        "said_end",
+        "since_ns",
+    )
 
     def __init__(self, owner: int, now_ns: int) -> None:
         self.owner, self.since_ns, self.active_at_ns = owner, now_ns, NEVER_NS
         self.owner_end = self.reach = 0
         self.lineage: Lineage | None = None
         self.said_end = False
+        self.ended_by: set[int] = set()
         self.ends: dict[int, int] = {}
         self.histories: dict[int, Lineage] = {}
 
@@ -98,6 +114,7 @@ class Belief:
         self._view = _View(0, 0)
         self._settled = (0, 0)  # the newest view whose history is known, which bounds what counts of older ones
         self._heard_at_ns: dict[int, int] = {}
+        self._since_ns = NEVER_NS  # when the first packet came
         self._claimed: dict[int, set[int]] = {}  # by later session, the adapters that are in it
         self._held: deque[tuple[int, OutputPacket]] = deque()  # with the time of arrival
         self._early: list[tuple[int, int, OutputPacket]] = []  # of this view; a heap, by first input_seq and arrival
@@ -154,6 +171,12 @@ class Belief:
         self._keep_early(view, packet)
         return _sign_of_life(packet)
 
+    def asks_who_lives(self, packet: OutputPacket, now_ns: int) -> bool:
+        """Whether more depends on this packet because its epoch's owner seems silent. Then pass in every sign of life
+        first that has arrived and was not looked at."""
+        owner = self._view.owner
+        return packet.adapter_id != owner and now_ns - self._heard_at_ns.get(owner, NEVER_NS) >= SILENT_NS
+
     def believes_series(self, series: PacketSeries, now_ns: int) -> bool:
         """Whether replayed packets that continue each other count as they are; otherwise judge each."""
         place = series.session, series.epoch
@@ -178,6 +201,8 @@ class Belief:
     def _view_of(self, place: tuple[int, int], packet: OutputPacket, now_ns: int) -> _View | None:
         """The view to judge a packet by; None: it does not count, or not yet."""
         session, epoch = place
+        if self._since_ns == NEVER_NS:
+            self._since_ns = now_ns
         if epoch > self._vouched.newest or (session > self._session and not self._is_vouched(packet, now_ns)):
             self._hold(packet, now_ns)
             return None
@@ -228,7 +253,7 @@ class Belief:
             self._note_word(view, packet, lineage)
         elif not self._is_word(view, packet, lineage, now_ns):
             return _sign_of_life(packet)
-        elif flags & END_OF_STREAM_BIT and self._is_owner_heard(view, now_ns) and not view.said_end:
+        elif flags & END_OF_STREAM_BIT and not self._has_ended(view, packet.adapter_id, now_ns):
             packet = packet._replace(flags=flags & ~END_OF_STREAM_BIT)
         if self._early:
             self._release_early(view)
@@ -265,6 +290,14 @@ class Belief:
             return False
         view.reach = max(view.reach, end)
         return True
+
+    def _has_ended(self, view: _View, adapter_id: int, now_ns: int) -> bool:
+        """Whether the stream has ended, as another adapter than the owner says."""
+        view.ended_by.add(adapter_id)
+        if view.said_end or self._is_owner_heard(view, now_ns):
+            return view.said_end
+        heard = self._heard(now_ns)
+        return 2 * sum(each in view.ended_by for each in heard) > len(heard)
 
     def _keep_early(self, view: _View, packet: OutputPacket) -> None:
         """Keep a copy that does not continue what is believed: what is missing before it may only be late."""
@@ -310,8 +343,8 @@ class Belief:
         claiming.add(packet.adapter_id)
         if len(self._claimed) > VIEWS_MAX:
             del self._claimed[max(each for each in self._claimed if each != session)]
-        heard = self._heard(now_ns)
-        if 2 * sum(each in claiming for each in heard) <= len(heard):
+        heard = [each for each, at_ns in self._heard_at_ns.items() if now_ns - at_ns < MEMBER_NS]
+        if now_ns - self._since_ns < SILENT_NS or 2 * sum(each in claiming for each in heard) <= len(heard):
             return False
         self._claimed = {each: claiming for each, claiming in self._claimed.items() if each > session}
         self.on_described(session, now_ns)

@@ -40,6 +40,7 @@ from tandemfeed.feedcore.wire.output_packet import (
 )
 from tests.simulation.adapter_parts import brief, engine_config
 from tests.simulation.checkers.content import Violation
+from tests.simulation.liar import Liar
 from tests.simulation.output_journal import OutputJournal
 from tests.simulation.peer_calls import PeerCalls
 from tests.simulation.plan import AdapterPlan, Plan
@@ -112,6 +113,7 @@ class AdapterActor:
         self._garbles_every = 0  # 0: no packet is garbled
         self.abstains = False  # in its last report
         self.is_damaging = False  # the conversion state that it gives to others is damaged
+        self.liar: Liar | None = None  # None: it is honest
         self._is_unfit = False  # it has lost something that it needs, until it is restarted
         self._busy_until_ns = 0
         self._wake_at_ns: int | None = None
@@ -210,6 +212,11 @@ class AdapterActor:
         """Make every event take this long; 0: events take no time."""
         self._slow_ns = event_ns
         self._world.log("{} needs {} us per event", self.name, event_ns // 1_000)
+
+    def lie(self, share: float) -> None:
+        """Name wrong numbers in this share of what it sends; 0: none."""
+        self._world.log("{} {}", self.name, "begins to lie" if share else "lies no more")
+        self.liar = Liar(self._plan.chance_seed, self.adapter_id, share) if share else None
 
     def garble(self, every: int) -> None:
         """Garble one in `every` packets; 0: none."""
@@ -425,7 +432,15 @@ class AdapterActor:
             world.log("{} transmits {}", self.name, brief(packet))
         if self._garbles_every and packet.message_count and not packet.first_input_seq % self._garbles_every:
             packet = self._garbled(packet)
-        multicast = world.multicast
+        if self.liar is not None:
+            for lie in self.liar.packets(packet, self.engine.vouched.owner_of(packet.epoch)):
+                if world.is_verbose:
+                    world.log("{} lies: {}", self.name, brief(lie))
+                self._send(lie)
+        self._send(packet)
+
+    def _send(self, packet: OutputPacket) -> None:
+        multicast = self._world.multicast
         if self._plan.has_real_codec:
             datagram = encode_output_packet(packet)
             for link, listener in self._listeners:

@@ -11,7 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tandemfeed.adapter.peers.translation import peer_state_to_proto
+from tandemfeed.adapter.reporting.health import Health
 from tandemfeed.admin_server.feed.feed_state import ANNOUNCE_PAUSE_NS
+from tandemfeed.admin_server.feed.members.claims import EPOCH_JUMP_MAX, Claims, Grounds, SessionVerdict, impossible_in
 from tandemfeed.admin_server.lease.lease_core import FeedLease, LeaseConfig
 from tandemfeed.admin_server.lease.lease_decisions import (
     Granted,
@@ -32,8 +35,8 @@ from tandemfeed.feedcore.replica.heard_adapters import unheard
 from tests.simulation.admin_parts import WORST, Attendance, change, deliver
 from tests.simulation.checkers.terms import PASSED
 from tests.simulation.client import Announced
-from tests.simulation.plan import MS, Plan
-from tests.simulation.proofs import ProofBook
+from tests.simulation.plan import MS, FaultKind, Plan
+from tests.simulation.proofs import EpochProof, ProofBook
 from tests.simulation.toy_feed import FIRST_SESSION
 from tests.simulation.world import ADMIN, World
 
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from tests.simulation.adapter import AdapterActor
     from tests.simulation.cluster import Cluster
 
+HEALTH = Health(1.0, 0.0, 0, 0, 0)
 RETRY_NS = 20 * MS  # how often an adapter that lost its connection retries
 
 
@@ -61,6 +65,8 @@ class AdminActor:
             fresh_ns=max(timing.lease_ttl_ns, 4 * timing.sync_interval_ns),
         )
         self._adapter_ids = frozenset(own.adapter_id for own in plan.adapters)
+        self._channel_ids = range(1, len(plan.channels) + 1)
+        self._has_liars = plan.has(FaultKind.LIE)  # to translate every state takes time
         self.is_up = True
         self._paused_at_ns: int | None = None
         self._inbox: deque[tuple[Callable[[Any], None], Any]] = deque()
@@ -73,6 +79,7 @@ class AdminActor:
         self._notes: list[tuple[int, int]] = []  # (epoch, adapter_id) of every grant
         self._noted_ttl_ns = timing.lease_ttl_ns
         self._failed: dict[int, str] = {}
+        self.claims = Claims()
         self.proofs = ProofBook()
         self.session = FIRST_SESSION  # the latest session that an adapter has reported
         self._registered: dict[int, int] = {}  # adapter_id -> the life that registered last
@@ -221,9 +228,11 @@ class AdminActor:
 
     def on_report(self, adapter: AdapterActor) -> None:
         """An adapter reports its state."""
-        state = adapter.engine.report(adapter.clock_ns(), adapter.life)
+        state, proof = adapter.engine.report(adapter.clock_ns(), adapter.life), adapter.newest_proof
         adapter.abstains = state.abstains
-        report = (adapter, adapter.life, adapter.stamp(), state)
+        if (liar := adapter.liar) is not None:
+            state, proof = liar.to_server(state), liar.proof(proof)
+        report = (adapter, adapter.life, adapter.stamp(), state, proof)
         self._world.call(self._world.link(adapter.name, ADMIN), self._take_report, report)
 
     def on_renew(self, adapter: AdapterActor, epoch: int) -> None:
@@ -291,14 +300,21 @@ class AdminActor:
             if (attendance := self._attending.get(adapter_id)) is not None:
                 self._send(attendance.adapter, attendance.adapter.engine.on_readmitted)
 
-    def _take_report(self, report: tuple[AdapterActor, int, int, PeerState]) -> None:
+    def _take_report(self, report: tuple[AdapterActor, int, int, PeerState, EpochProof | None]) -> None:
         if self._waits(self._take_report, report):
             return
-        adapter, life, report_id, state = report
+        adapter, life, report_id, state, proof = report
         if not self._note(adapter, life, report_id):
             return
         self._send(adapter, adapter.engine.on_admin_message)
-        self.session = max(self.session, state.session)
+        if adapter.liar is not None and state.report_id in adapter.liar.refusable:
+            self._cluster.checks.lies.on_refusable(adapter.adapter_id)
+        if not self._believes(adapter.adapter_id, state, proof):
+            self._schedule()
+            return
+        if self._believes_session(adapter.adapter_id, state.session):
+            self.session = state.session
+            self._cluster.checks.lies.on_session(self.session, self._cluster.source.session)
         if adapter.adapter_id not in self._failed:
             self._cluster.checks.grants.on_report(adapter.adapter_id, state, self._world.now_ns)
         decisions = self.lease.on_report(
@@ -314,6 +330,33 @@ class AdminActor:
         )
         self._perform(decisions)
         self._schedule()
+
+    def _believes(self, adapter_id: int, state: PeerState, proof: EpochProof | None) -> bool:
+        """Whether a report counts, as `FeedBroker.report` and `FeedState.report` find out."""
+        lies, epoch = self._cluster.checks.lies, max(channel.position.epoch for channel in state.channels)
+        if epoch > self._reserved_end:
+            is_proved = proof is not None and proof.epoch >= epoch and self.proofs.is_genuine(proof)
+            members = self._adapter_ids - self._failed.keys()
+            known = self._reserved_end
+            grounds, believed = self.claims.judge("epoch", adapter_id, epoch, known, members, is_proved=is_proved)
+            if grounds is Grounds.NONE or believed > known + EPOCH_JUMP_MAX:
+                self.claims.refuse("epoch", adapter_id, f"was in epoch {epoch}", self._world.now_ns)
+                return False
+            lies.on_epoch_believed(adapter_id, believed, grounds)
+        found = impossible_in(peer_state_to_proto(state, HEALTH), self._channel_ids) if self._has_liars else None
+        if found is not None:
+            self.claims.refuse("state", adapter_id, f"reports {found}", self._world.now_ns)
+            return False
+        return True
+
+    def _believes_session(self, adapter_id: int, session: int) -> bool:
+        """Whether the feed is in a new session, as `FeedState` finds out; the source reports immediately."""
+        now_ns, source = self._world.now_ns, self._cluster.source.session
+        attending = self._attending.keys() - self._failed.keys()
+        verdict = self.claims.judge_session(adapter_id, session, self.session, source, attending, now_ns)
+        if verdict is SessionVerdict.REFUSED:
+            self.claims.refuse("session", adapter_id, f"is in session {session}", now_ns)
+        return verdict is SessionVerdict.BELIEVED
 
     def _ask(self, adapter: AdapterActor, hear: Callable[[int], list[LeaseDecision]]) -> None:
         """Send an adapter's request to the lease core, which replies with decisions."""

@@ -271,7 +271,17 @@ class ClientActor:
                     self._merge(packet)
 
     def _take(self, packet: OutputPacket) -> None:
-        believed = self._beliefs[packet.channel_id].believed(packet, self.now_ns)
+        belief, trust = self._beliefs[packet.channel_id], self._trusts.get(packet.channel_id)
+        if trust is not None and belief.asks_who_lives(packet, self.now_ns):  # as `Channels` does
+            for proved_at_ns, verdict in trust.on_timer(self.now_ns):
+                if isinstance(verdict, OutputPacket):
+                    self._believe(verdict, proved_at_ns)
+                else:
+                    self._take_verdict(verdict)
+        self._believe(packet, self.now_ns)
+
+    def _believe(self, packet: OutputPacket, now_ns: int) -> None:
+        believed = self._beliefs[packet.channel_id].believed(packet, now_ns)
         self._take_released()
         if believed is not None:
             self._merge(believed)

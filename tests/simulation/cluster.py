@@ -21,6 +21,7 @@ from tests.simulation.checkers.content import ContentChecker, DeliveryChecker, P
 from tests.simulation.checkers.events import EventChecker
 from tests.simulation.checkers.grants import GrantChecker
 from tests.simulation.checkers.hand_overs import HandOverChecker
+from tests.simulation.checkers.lies import LieChecker
 from tests.simulation.checkers.losses import LossChecker
 from tests.simulation.checkers.pauses import PauseChecker
 from tests.simulation.checkers.sessions import SessionChecker
@@ -95,6 +96,7 @@ class Checks:
         fresh_ns = max(plan.timing.lease_ttl_ns, 4 * plan.timing.sync_interval_ns)
         self.grants = GrantChecker(fresh_ns, max(plan.timing.grace_ns, LeaseConfig().first_grace_ns))
         self.hand_overs = HandOverChecker()
+        self.lies = LieChecker(plan)
         self.pauses = PauseChecker(plan) if plan.has_lone_pauses else None
         # The next two check only plans with one session, because session changes follow other rules.
         self.losses = LossChecker(plan) if not plan.new_sessions else None
@@ -193,6 +195,7 @@ class Cluster:
             world.run_until(world.now_ns + REPAIR_NS)
         self._check_deliveries()
         self.checks.states.compare(is_end=True)
+        self.checks.lies.at_end(self.admin.claims)
         digest = self._trace.hexdigest() if self._trace else ""
         count = sum(plan.message_counts) * len(plan.streams)
         return Outcome(plan.seed, digest, self.admin.lease.epoch, count, calm_ns)
@@ -327,6 +330,8 @@ class Cluster:
         for adapter in self.adapters:
             adapter.garble(0)
             adapter.is_damaging = False
+            if adapter.liar is not None:
+                adapter.lie(0)
             if adapter.is_slow:
                 adapter.slow_down(0)
             if adapter.is_alive:

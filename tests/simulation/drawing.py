@@ -37,6 +37,7 @@ HOLD_SHARE = 0.3  # of the runs: adapters hold on silence; in the others they pr
 SHARED_SHARE = 0.2  # of the runs: several channels read the same source streams
 PAUSING_SHARE = 0.3  # of the runs: readers pause at random
 TRUST_SHARE = 0.4  # of the runs: readers check signatures
+LYING_SHARE = 0.06  # of the runs: an adapter lies
 UNFIT_SHARE = 0.15  # of the runs: adapters lose a thread or their disk
 HEARD_BY_SOME_PERCENT = 50  # of the journal gaps: some adapters received the messages
 
@@ -92,8 +93,12 @@ def draw_plan(seed: int, scenario: Scenario | None = None) -> Plan:
     chance = random.Random(seed)
     size = chance.choices(SIZES, [size.weight for size in SIZES])[0]
     plan = _draw_at_large(seed, chance, size)
+    is_free = scenario is None
     if scenario is None and chance.random() < SCENARIO_SHARE:
-        scenario = chance.choice(list(Scenario))
+        scenario = chance.choice([each for each in Scenario if each is not Scenario.LIES])
+    if scenario is Scenario.LIES or (is_free and random.Random((seed << 8) ^ 0x11E).random() < LYING_SHARE):
+        plan = apply_scenario(Scenario.LIES, _with_sessions(plan, size), chance)
+        return _patient(_with_readers(_with_shared_streams(plan)))
     plan = _with_sessions(plan, size) if scenario is None else apply_scenario(scenario, plan, chance)
     plan = _with_shared_streams(plan)
     if scenario is not Scenario.PAUSES:
@@ -121,7 +126,7 @@ def _with_readers(plan: Plan) -> Plan:
         )
         for _ in range(chance.randint(1, 12))
     ]
-    faults = pauses if chance.random() < 0.5 else [*plan.faults, *pauses]
+    faults = pauses if chance.random() < 0.5 and not plan.has(FaultKind.LIE) else [*plan.faults, *pauses]
     return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at_ns)))
 
 

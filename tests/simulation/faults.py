@@ -80,6 +80,9 @@ class FaultInjector:
             world.log("{} starts to give damaged conversion states", adapter.name)
             adapter.is_damaging = True
             world.after(fault.length_ns, lambda _: setattr(adapter, "is_damaging", False))
+        elif kind is FaultKind.LIE:
+            adapter.lie(fault.amount / 100)
+            world.after(fault.length_ns, lambda _: adapter.lie(0))
         elif kind is FaultKind.CORRUPT and not adapter.is_active:
             self._corrupt(adapter, fault.amount % SYMBOLS)
 

@@ -74,9 +74,11 @@ class PeerCalls:
         adapter, world = self._adapter, self._world
         for peer in self._cluster.adapters:
             if peer is not adapter and peer.is_alive:
-                state = adapter.engine.report(adapter.clock_ns(), adapter.life)
+                state, proof = adapter.engine.report(adapter.clock_ns(), adapter.life), adapter.newest_proof
+                if (liar := adapter.liar) is not None:
+                    state, proof = liar.to_peer(state, is_active=adapter.is_active), liar.proof(proof)
                 link = world.link(adapter.name, peer.name)
-                world.call(link, self._deliver_state, (peer, peer.life, state, adapter.newest_proof))
+                world.call(link, self._deliver_state, (peer, peer.life, state, proof))
 
     # ---- inside ----
 

@@ -43,6 +43,7 @@ class FaultKind(Enum):
     GARBLE = "garble"  # every `amount`-th packet that `whom` sends differs in one bit from the packet it journaled
     UNFIT = "unfit"  # the process loses a thread or its disk, and asks to leave; after `length_ns` it is restarted
     DAMAGE = "damage"  # snapshots and buckets that `whom` gives to others are damaged
+    LIE = "lie"  # `whom` names wrong numbers, with its own valid keys, beside `amount` of 100 packets and in reports
 
 
 PAUSES = (FaultKind.PAUSE, FaultKind.ADMIN_PAUSE, FaultKind.SOURCE_STOP)

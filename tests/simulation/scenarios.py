@@ -44,6 +44,7 @@ class Scenario(Enum):
     RESTARTS = "adapters restart from saved states while messages keep coming"
     PAUSES = "adapters, clients, the admin server and the source are paused, one at a time, and nothing else happens"
     HAND_OVERS = "hand-overs under loss, reordering and slow adapters"
+    LIES = "one of three or four adapters names wrong numbers, while others crash, pause and hand over, one at a time"
 
 
 def apply_scenario(scenario: Scenario, plan: Plan, chance: random.Random) -> Plan:
@@ -298,6 +299,40 @@ def _hand_overs(plan: Plan, chance: random.Random) -> Plan:
     return _with_faults(replace(plan, adapters=adapters, weather=weather, journal_gaps=()), faults)
 
 
+def _lies(plan: Plan, chance: random.Random) -> Plan:
+    """Most adapters are honest and up at any time, because more than half of a group that lies is believed."""
+    adapters = _adapters(plan, chance, (3, 3, 4))
+    names = _names(adapters)
+    liar = names.pop(chance.randrange(len(names)))
+    storm_ns = chance.choice((400, 700)) * MS
+    end_ns = plan.source_start_ns + storm_ns
+    lying_ns = chance.choice((25 * MS, 25 * MS, chance.randrange(25 * MS, end_ns // 2)))  # once it runs
+    faults = [Fault(FaultKind.LIE, lying_ns, end_ns, liar, "", chance.choice((10, 50, 100)))]
+    at_ns = plan.source_start_ns // 2
+    kinds = (FaultKind.CRASH, FaultKind.PAUSE, FaultKind.SLOW, FaultKind.HAND_OVER, FaultKind.HAND_OVER)
+    for _ in range(chance.choice((0, 1, 2, 3))):
+        at_ns += chance.choice((30, 100, 250)) * MS
+        kind, length_ns = chance.choice(kinds), chance.choice((30, 80, 150)) * MS
+        if kind is FaultKind.HAND_OVER:
+            faults.append(Fault(kind, at_ns, 0, ADMIN, chance.choice(("", *names))))
+            continue
+        amount = MS if kind is FaultKind.SLOW else 0
+        faults.append(Fault(kind, at_ns, length_ns, chance.choice(names), "", amount))
+        at_ns += length_ns
+    return _with_faults(
+        replace(
+            plan,
+            adapters=adapters,
+            storm_ns=storm_ns,
+            journal_gaps=(),
+            publish=PublishMode.ASYNC,
+            fail_policy=FailPolicy.BELOW_THRESHOLD,  # no honest adapter leaves, which would make the liar the majority
+            weather=replace(plan.weather, loss=chance.choice((0.0, 0.01, 0.05))),
+        ),
+        faults,
+    )
+
+
 _SCENARIOS: dict[Scenario, Callable[[Plan, random.Random], Plan]] = {
     Scenario.OUTAGES: _outages,
     Scenario.RESTORED: _restored,
@@ -309,4 +344,5 @@ _SCENARIOS: dict[Scenario, Callable[[Plan, random.Random], Plan]] = {
     Scenario.RESTARTS: _restarts,
     Scenario.PAUSES: _pauses,
     Scenario.HAND_OVERS: _hand_overs,
+    Scenario.LIES: _lies,
 }

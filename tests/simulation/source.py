@@ -87,6 +87,11 @@ class SourceActor:
         if self._world.now_ns + FOREIGN_EVERY_NS < until_ns:
             self._world.after(FOREIGN_EVERY_NS, self.number_foreign_session, until_ns)
 
+    @property
+    def session(self) -> int:
+        """The session that it is in."""
+        return self._session
+
     def fill(self, session: int, stream: int, first: int, end: int) -> list[bytes]:
         """The packets in the source journal with messages [first, end) of a session, and its end if it is over."""
         if self._is_stopped():

@@ -14,9 +14,11 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.drawing import draw_plan
 from tests.simulation.plan import FaultKind, decode_plan
 from tests.simulation.running import judge
+from tests.simulation.scenarios import Scenario
 
 SEEDS = 2_000
 BLOCK = 250
+LYING_SEEDS = 500
 TRACED_SEEDS = range(40, 52)
 FOUND = sorted((Path(__file__).parent / "found").glob("*.plan.json"))
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +37,21 @@ def test_no_seed_violates_an_invariant(first: int) -> None:
 def test_a_plan_that_once_failed_passes(path: Path) -> None:
     verdict = judge(decode_plan(path.read_bytes()))
     assert verdict is None, f"{verdict.text}\nto see its timeline: ./run simulate --plan {path}"
+
+
+def test_a_signed_stream_that_is_idle_does_not_end_because_a_backup_says_so() -> None:
+    test_a_plan_that_once_failed_passes(
+        FOUND[0].with_name("an_end_that_a_backup_invents_on_an_idle_signed_stream.plan.json")
+    )
+
+
+@pytest.mark.parametrize("first", range(0, LYING_SEEDS, BLOCK))
+def test_an_adapter_that_lies_with_valid_keys_violates_no_invariant(first: int) -> None:
+    for seed in range(first, first + BLOCK):
+        plan = draw_plan(seed, Scenario.LIES)
+        assert plan.has(FaultKind.LIE)
+        verdict = judge(plan)
+        assert verdict is None, f"seed {seed}: {verdict.text}"
 
 
 def digests() -> list[str]:

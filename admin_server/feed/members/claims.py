@@ -19,6 +19,9 @@ from tandemfeed.feedcore.wire.position import SEQ_MAX
 from tandemfeed.v1 import common_pb2
 
 KINDS_MAX = 8  # kinds of claims that are remembered of an adapter
+# A number that is further ahead of the records than this is an adapter's error, and not from before a restored backup.
+EPOCH_JUMP_MAX = 1 << 20
+SESSION_GRACE_NS = 15_000_000_000  # an adapter of a feed has two graces of 5 s to change the session
 
 
 class Grounds(Enum):
@@ -43,10 +46,20 @@ class Doubt:
     last_unix_ns: int = 0
 
 
+class SessionVerdict(Enum):
+    """What the server thinks of the session that an adapter is in."""
+
+    KNOWN = "the feed is in it, or was"
+    BELIEVED = "the feed is in it now"
+    AWAITED = "others may follow"
+    REFUSED = "no one followed"
+
+
 class Claims:
     """The claims of one feed's adapters. One thread at a time."""
 
     def __init__(self) -> None:
+        self._later_since_ns: dict[int, int] = {}  # adapter_id -> since when it reports a later session than the feed's
         self._claimed: dict[str, dict[int, int]] = {}  # kind -> adapter_id -> the number
         self._doubts: dict[int, dict[str, Doubt]] = {}  # adapter_id -> kind -> doubt
 
@@ -70,6 +83,27 @@ class Claims:
         agreed = numbers[len(numbers) // 2] if numbers else 0
         return (Grounds.MOST, agreed) if agreed > known else (Grounds.NONE, known)
 
+    def judge_session(
+        self, adapter_id: int, session: int, known: int, source: int, attending: Collection[int], now_ns: int
+    ) -> SessionVerdict:
+        """Judge the session that an adapter reports.
+
+        Args:
+            known: the feed's session so far.
+            source: the latest session that a source reported; 0: none, as when adapters hear a venue's own lines.
+            attending: the adapters that count: those that attend and are not failed.
+        """
+        if session <= known:
+            self._later_since_ns.pop(adapter_id, None)
+            return SessionVerdict.KNOWN
+        grounds, agreed = self.judge("session", adapter_id, session, known, attending)
+        is_agreed = grounds is not Grounds.NONE and session <= agreed
+        if session <= source or (is_agreed and (not source or len(attending) > 1)):
+            return SessionVerdict.BELIEVED
+        # Its source may report the session later than an adapter does, and the other adapters may follow later.
+        is_alone = now_ns - self._later_since_ns.setdefault(adapter_id, now_ns) > SESSION_GRACE_NS
+        return SessionVerdict.REFUSED if is_alone else SessionVerdict.AWAITED
+
     def withdraw(self, kind: str, adapter_id: int) -> None:
         """The adapter does not name such a number any more."""
         self._claimed.get(kind, {}).pop(adapter_id, None)
@@ -90,6 +124,7 @@ class Claims:
     def forget(self, adapter_id: int) -> None:
         """An administrator has readmitted the adapter."""
         self._doubts.pop(adapter_id, None)
+        self._later_since_ns.pop(adapter_id, None)
         for said in self._claimed.values():
             said.pop(adapter_id, None)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tandemfeed.feedcore.counters import CounterSet
-from tandemfeed.feedcore.merge.belief import AHEAD_MAX, EARLY_MAX, HELD_MAX, HELD_NS, SILENT_NS, Belief
+from tandemfeed.feedcore.merge.belief import AHEAD_MAX, EARLY_MAX, HELD_MAX, HELD_NS, MEMBER_NS, SILENT_NS, Belief
 from tandemfeed.feedcore.vouched_epochs import VouchedEpochs
 from tandemfeed.feedcore.wire.lineage import EpochStart, Lineage
 from tandemfeed.feedcore.wire.output_packet import OutputFlag, OutputPacket
@@ -246,10 +246,44 @@ def test_a_later_session_counts_when_the_server_describes_the_feed_by_it() -> No
 
 def test_without_the_server_a_later_session_counts_when_more_than_half_of_the_adapters_heard_are_in_it() -> None:
     scene = Scene(OTHER, THIRD)
+    scene.now_ns += SILENT_NS  # it has listened for long enough to know who is there
     assert not scene.hear(beat(THIRD, 1, session=99_999_999))
     assert not scene.hear(beat(OWNER, 1, session=SESSION + 1, flags=OutputFlag.FROM_ACTIVE))
     assert scene.hear(beat(OTHER, 1, session=SESSION + 1))
     assert not scene.hear(beat(THIRD, 1, session=99_999_999))
+
+
+def test_the_end_of_the_stream_counts_while_its_owner_is_silent_once_more_than_half_say_it() -> None:
+    scene = Scene(OTHER, THIRD)
+    scene.silence_of_owner(beat(THIRD, 10))
+    (kept,) = scene.hear(beat(OTHER, 10, flags=OutputFlag.END_OF_STREAM))
+    assert not kept.flags & OutputFlag.END_OF_STREAM
+    assert scene.counts(beat(THIRD, 10, flags=OutputFlag.END_OF_STREAM))
+    assert scene.counts(beat(OTHER, 10, flags=OutputFlag.END_OF_STREAM))
+
+
+def test_the_signs_of_life_of_others_are_asked_for_only_when_the_owner_seems_silent() -> None:
+    scene = Scene(OTHER)
+    assert not scene.belief.asks_who_lives(beat(OTHER, 10), scene.now_ns)
+    scene.now_ns += SILENT_NS
+    assert scene.belief.asks_who_lives(beat(OTHER, 10), scene.now_ns)
+    assert not scene.belief.asks_who_lives(beat(OWNER, 10), scene.now_ns)
+
+
+def test_a_reader_that_hears_a_liar_first_does_not_follow_it_into_an_invented_session() -> None:
+    belief = Belief(CounterSet(), Scene().vouched, SESSION)
+    assert belief.believed(beat(OTHER, 1, session=99_999_999), 10_000 * MS) is None
+    assert belief.believed(beat(OWNER, 1, flags=OutputFlag.FROM_ACTIVE), 10_001 * MS)
+    assert belief.believed(beat(OTHER, 1, session=99_999_999), 10_000 * MS + SILENT_NS) is None
+    assert belief.released == []
+
+
+def test_a_reader_that_heard_nothing_for_a_moment_does_not_follow_the_first_one_it_hears_again() -> None:
+    scene = Scene(OTHER)
+    scene.now_ns += 5 * SILENT_NS
+    assert not scene.hear(beat(OTHER, 1, session=99_999_999))
+    scene.now_ns += MEMBER_NS  # by now, only one adapter is left
+    assert scene.hear(beat(OTHER, 1, session=SESSION + 1))
 
 
 # ---- what may precede its signature ----

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.mutants.lease import LEASE
+from tests.simulation.mutants.lies import LIES
 from tests.simulation.mutants.merge import MERGE
 from tests.simulation.mutants.mutant import Mutant, hunt
 from tests.simulation.mutants.replica import REPLICA
@@ -11,4 +12,4 @@ from tests.simulation.mutants.store import STORE
 
 __all__ = ["MUTANTS", "Mutant", "hunt"]
 
-MUTANTS: tuple[Mutant, ...] = (*LEASE, *STORE, *REPLICA, *SESSIONS, *MERGE)
+MUTANTS: tuple[Mutant, ...] = (*LEASE, *STORE, *REPLICA, *SESSIONS, *MERGE, *LIES)

@@ -6,7 +6,14 @@ import math
 
 import pytest
 
-from tandemfeed.admin_server.feed.members.claims import KINDS_MAX, Claims, Grounds, impossible_in
+from tandemfeed.admin_server.feed.members.claims import (
+    KINDS_MAX,
+    SESSION_GRACE_NS,
+    Claims,
+    Grounds,
+    SessionVerdict,
+    impossible_in,
+)
 from tandemfeed.feedcore.wire.position import SEQ_MAX
 from tandemfeed.v1 import common_pb2
 
@@ -46,6 +53,36 @@ def test_kinds_of_claims_do_not_support_each_other() -> None:
     claims = Claims()
     claims.judge("epoch", 1, 1_000, KNOWN, (1, 2))
     assert claims.judge("session", 2, 1_000, KNOWN, (1, 2)) == (Grounds.NONE, KNOWN)
+
+
+def session_verdict(claims: Claims, adapter_id: int, *, source: int, members: int, now_ns: int = 0) -> SessionVerdict:
+    return claims.judge_session(adapter_id, 5, 4, source, range(1, members + 1), now_ns)
+
+
+def test_a_session_that_the_source_reports_is_believed_of_one_adapter() -> None:
+    assert session_verdict(Claims(), 1, source=5, members=2) is SessionVerdict.BELIEVED
+    assert Claims().judge_session(1, 4, 4, 5, (1, 2), 0) is SessionVerdict.KNOWN
+
+
+@pytest.mark.parametrize(("source", "members"), [(4, 1), (4, 3), (0, 2)])
+def test_a_session_that_one_adapter_names_is_refused_once_no_other_has_followed(source: int, members: int) -> None:
+    claims = Claims()
+    verdicts = [
+        session_verdict(claims, 1, source=source, members=members, now_ns=now_ns)
+        for now_ns in (7, 7 + SESSION_GRACE_NS, 8 + SESSION_GRACE_NS)
+    ]
+    assert verdicts == [SessionVerdict.AWAITED, SessionVerdict.AWAITED, SessionVerdict.REFUSED]
+
+
+@pytest.mark.parametrize("source", [0, 4])
+def test_a_session_that_most_attending_adapters_are_in_is_believed(source: int) -> None:
+    claims = Claims()
+    assert session_verdict(claims, 1, source=source, members=3) is SessionVerdict.AWAITED
+    assert session_verdict(claims, 2, source=source, members=3) is SessionVerdict.BELIEVED
+
+
+def test_the_only_adapter_of_a_venues_own_lines_is_believed_about_its_session() -> None:
+    assert session_verdict(Claims(), 1, source=0, members=1) is SessionVerdict.BELIEVED
 
 
 def test_refusals_are_counted_until_the_adapter_is_readmitted() -> None:
