@@ -74,7 +74,7 @@ def commands() -> dict[str, importlib.metadata.EntryPoint]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a sub-command; returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    _apply_placement()
+    apply_placement()
     known = commands()
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
@@ -145,7 +145,7 @@ def _load(entry: importlib.metadata.EntryPoint) -> Any:
     return call_in_background(entry.load) if entry.name in LOADED_IN_BACKGROUND else entry.load()
 
 
-def _apply_placement() -> None:
+def apply_placement() -> None:
     """Apply what the parent process has set in the environment; before any import and before any thread starts."""
     if os.environ.pop(LEASH_VARIABLE, ""):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

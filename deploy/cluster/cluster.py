@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +26,13 @@ from tandemfeed.client_lib.stream.trust.stream_trust import VerifyMode
 from tandemfeed.deploy.cluster.cluster_watch import ClusterWatch
 from tandemfeed.deploy.cluster.network import Network
 from tandemfeed.deploy.cluster.ports import LOOPBACK, free_ports
-from tandemfeed.deploy.cluster.processes import STOP_TIMEOUT_S, ManagedProcess, ProcessFailed, ProcessPlacement
+from tandemfeed.deploy.cluster.processes import (
+    COMMAND,
+    STOP_TIMEOUT_S,
+    ManagedProcess,
+    ProcessFailed,
+    ProcessPlacement,
+)
 from tandemfeed.deploy.cluster.topology import (
     ADMIN,
     EXAMPLES,
@@ -46,6 +53,7 @@ from tandemfeed.transport.multicast.sockets import Datagrams
 from tandemfeed.transport.scheduling import MODERATE_NICE
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
+LIAR = "tandemfeed.deploy.drills.liar"
 START_TIMEOUT_S = 60.0
 AHEAD_TIMEOUT_S = 120.0
 POLL_INTERVAL_S = 0.2
@@ -142,15 +150,22 @@ class Cluster:
                     self.admin, self._ca_pem(), SUBSCRIBER, self._secret(SUBSCRIBER), feed.name, self.check
                 )
 
-    def start_adapter(self, feed: FeedLayout, name: str) -> ManagedProcess:
-        """Start or restart an adapter. It keeps its journal, unless the journal is on a small disk."""
+    def start_adapter(self, feed: FeedLayout, name: str, *, is_lying: bool = False) -> ManagedProcess:
+        """Start or restart an adapter. It keeps its journal, unless the journal is on a small disk.
+
+        Args:
+            is_lying: start the adapter of `deploy.drills.liar` instead.
+        """
         process = feed.adapter(name)
         journal = self.output_journal(feed, name)
-        arguments = ["adapter", "--feed", feed.name, "--name", name, "--journal", str(journal)]
+        arguments = ["--feed", feed.name, "--name", name, "--journal", str(journal)]
         arguments += ["--rpc-listen", f"{self._addresses[process]}:0", *self._tls(process)]
         arguments += ["--metrics-port", str(self._metrics_ports[process])]
         disk = (journal, self._disk_size) if self._disk_size else None
-        return self._start(process, [*arguments, *self.connection(process, process)], disk=disk)
+        arguments += self.connection(process, process)
+        if is_lying:
+            return self._start(process, arguments, disk=disk, module=LIAR)
+        return self._start(process, ["adapter", *arguments], disk=disk)
 
     def start_gateway(self, feed: FeedLayout, rate: float) -> ManagedProcess:
         """Start the source gateway; it begins to send when it reads the line "start"."""
@@ -321,6 +336,11 @@ class Cluster:
 
         return read() if self.network is None else self.network.inside(process, read)
 
+    def count_audited(self, events: Sequence[str]) -> int:
+        """How many of these events the admin server has written to its audit log."""
+        lines = (self._state / "audit.jsonl").read_text().splitlines()
+        return sum(json.loads(line)["event"] in events for line in lines)
+
     def await_ahead(self, feed: FeedLayout, message_count: int) -> None:
         """Wait until the source journal has this many unsent messages, or the source job has finished.
 
@@ -393,12 +413,15 @@ class Cluster:
         host: str = "",
         disk: tuple[Path, int] | None = None,
         nice: int = 0,
+        module: str = COMMAND,
     ) -> ManagedProcess:
         host = host or name
         is_placed = self.network is not None and host in self._addresses  # the Spark job needs no network
         place = ProcessPlacement(self.network.namespace_of(host) if self.network and is_placed else "", disk, nice)
         on_log = None if self._on_log is None else partial(self._on_log, name)
-        process = ManagedProcess(name, arguments, self.logs, place=place, on_ended=self._on_ended, on_log=on_log)
+        process = ManagedProcess(
+            name, arguments, self.logs, place=place, on_ended=self._on_ended, on_log=on_log, module=module
+        )
         self.processes[name] = process
         return process
 

@@ -29,6 +29,7 @@ from tandemfeed.journal.compiled.compile_report import ACTIVITY
 from tandemfeed.runtime.durable import PRIVATE_FILE
 from tandemfeed.runtime.threads import mark_unhealthy, start_thread
 
+COMMAND = "tandemfeed.deploy.command"
 STOP_TIMEOUT_S = 15.0
 LOG_TAIL_LINES = 15
 LOG_REST_S = 1.0  # for the lines that an ended process wrote last; its children may keep the pipe open for longer
@@ -118,6 +119,7 @@ class ManagedProcess:
         logs: folder of the log files.
         on_ended: called once, in another thread, when it has ended.
         on_log: called with each line of its log, in another thread.
+        module: the module to run with these arguments instead of the `tandemfeed` command.
     """
 
     def __init__(
@@ -129,6 +131,7 @@ class ManagedProcess:
         place: ProcessPlacement | None = None,
         on_ended: Callable[[], None] | None = None,
         on_log: Callable[[dict[str, Any]], None] | None = None,
+        module: str = COMMAND,
     ) -> None:
         self.name = name
         self.log = logs / f"{name}.log"
@@ -140,7 +143,7 @@ class ManagedProcess:
         self._compiled_at = -math.inf  # when it last reported that it compiles
         self._on_ended, self._on_log = on_ended, on_log
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tandemfeed.deploy.command", *arguments],
+            [sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

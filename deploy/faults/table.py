@@ -15,6 +15,7 @@ from tandemfeed.deploy.faults.links import (
     loss_on_both_lines,
     loss_on_one_line,
 )
+from tandemfeed.deploy.faults.lying import LYING_S, lie
 from tandemfeed.deploy.faults.pauses import pause_active, pause_admin, pause_backup, slow_backup
 from tandemfeed.deploy.faults.planned import FILL_MESSAGES, disk_full, hand_over, replace_keys
 
@@ -88,6 +89,7 @@ FAULTS = {
         FORGED_SECONDS + 15.0,
         verify="signed",
     ),
+    "lie": Fault(lie, "replace a backup by one that lies with its own keys", LYING_S + 25.0),
     "new-day": Fault(
         new_day(is_active_killed=False), "the source ends its day and begins the next one", 10.0, day_s=6.0
     ),

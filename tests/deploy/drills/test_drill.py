@@ -68,6 +68,7 @@ def run_clean_drill(folder: Path, fault: str, *options: str, rate: int = 5_000) 
         ("cut-active-from-clients", "callbacks", "udp"),
         ("loss-both-lines-5", "batches", "zeromq"),
         ("hand-over", "frames", "zeromq"),
+        ("lie", "record", "udp"),
     ],
 )
 def test_one_fault_of_each_kind_loses_repeats_and_reorders_nothing(

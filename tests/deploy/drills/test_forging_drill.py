@@ -7,7 +7,8 @@ import pytest
 from tandemfeed.deploy.cluster.processes import ProcessFailed
 from tandemfeed.deploy.drills.forger import HUGE_EPOCH
 from tandemfeed.deploy.faults.forging import check_roles
-from tandemfeed.v1 import admin_pb2
+from tandemfeed.deploy.faults.lying import check_named
+from tandemfeed.v1 import admin_pb2, common_pb2
 
 
 def status(active: int, epoch: int, *, needless: int = 0, **takeovers: int) -> admin_pb2.FeedStatus:
@@ -15,6 +16,19 @@ def status(active: int, epoch: int, *, needless: int = 0, **takeovers: int) -> a
     for reason, count in takeovers.items():
         made.takeover_counts.add(reason=reason, count=count)
     return made
+
+
+@pytest.mark.parametrize(
+    ("doubted", "story"), [((), "no adapter"), (("a",), "does not believe a"), (("a", "b"), "a, b")]
+)
+def test_a_status_that_names_not_just_the_liar_fails_the_round(doubted: tuple[str, ...], story: str) -> None:
+    made = admin_pb2.FeedStatus()
+    for name in "ab":
+        row = made.adapters.add(adapter=common_pb2.AdapterDescription(name=name))
+        if name in doubted:
+            row.doubts.add(what="was in epoch 9", count=1)
+    with pytest.raises(ProcessFailed, match=story):
+        check_named(made, "b")
 
 
 def test_unchanged_roles_pass_regardless_of_earlier_events() -> None:
