@@ -5,7 +5,8 @@ disk's own, a flush of a folder copies its list of names; `image` then makes the
 it. The copies are files, so that child processes that were forked, or given the same folder, add to them.
 
 After a flush that failed, the kernel has marked the pages clean: they are lost unless they are written again. Pages
-that did not change between the failed flush and the next one stay lost here too, unless `rewrite` wrote them.
+that did not change between the failed flush and the next one stay lost here too, unless `rewrite` wrote them. Every
+descriptor that was flushed before learns of the failure, once, at its own next flush; one opened later does not.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from tandemfeed.runtime import durable
 
 PAGE = durable.PAGE
+KNOWN = 40  # marks what was flushed through a descriptor: the signal of an open file description, which is 0 at first
 # Called with the operation (flush, flush_folder, write, rewrite, rename, remove) and the path; may raise or wait.
 Fault = Callable[[str, Path], None]
 
@@ -41,6 +43,8 @@ class LosingDisk(durable.Disk):
     def __init__(self, root: Path, kept: Path, fault: Fault = lambda operation, path: None) -> None:
         self.root, self._kept, self.fault = root.resolve(), kept, fault
         self._former = durable.Disk()
+        self._failures: dict[int, int] = {}  # how often a flush failed, by inode
+        self._reported: dict[int, tuple[int, int]] = {}  # inode and the count that it knows, by descriptor
         self.flushes: list[Path] = []  # of this process, in order
         self.stored_to = ""  # how the names of files end to whose mapped pages a process stores before each flush
         kept.mkdir(parents=True, exist_ok=True)
@@ -54,17 +58,29 @@ class LosingDisk(durable.Disk):
 
     def flush(self, descriptor: int, path: Path) -> None:
         """Keep the content, unless the fault refuses."""
+        inode = os.fstat(descriptor).st_ino
         try:
             self.fault("flush", path)
         except OSError:
             with self._alone():
                 self._forget_unflushed(Path(f"/proc/self/fd/{descriptor}"))
+                self._failures[inode] = self._failures.get(inode, 0) + 1
+                self._report(descriptor, inode)
             raise
         with self._alone():
+            if self._report(descriptor, inode):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
             if self.stored_to and path.name.endswith(self.stored_to):
                 self._set_lost(Path(f"/proc/self/fd/{descriptor}"), {})
             self._keep_content(Path(f"/proc/self/fd/{descriptor}"))
         self.flushes.append(path)
+
+    def _report(self, descriptor: int, inode: int) -> bool:
+        """Whether a flush has failed of which this descriptor has not learnt; it knows now."""
+        former = self._reported.get(descriptor) if fcntl.fcntl(descriptor, fcntl.F_GETSIG) == KNOWN else None
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, KNOWN)
+        self._reported[descriptor] = inode, self._failures.get(inode, 0)
+        return former is not None and former[0] == inode and former != self._reported[descriptor]
 
     def flush_folder(self, folder: Path) -> None:
         """Keep the names, unless the fault refuses."""

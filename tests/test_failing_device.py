@@ -129,3 +129,20 @@ def test_a_mapped_page_that_was_refused_reaches_the_disk_if_the_same_value_is_st
     os.close(descriptor)
     device.lose_power()
     assert path.read_bytes()[PAGE] == is_stored_again
+
+
+def test_every_descriptor_that_is_open_learns_of_a_failed_write_once(device: FailingDevice) -> None:
+    path = device.folder / "file"
+    one, other = (_opened(path) for _ in range(2))
+    os.pwrite(one, b"a" * MB, 0)
+    for descriptor in (one, other):
+        durable.flush(descriptor, path)
+    os.pwrite(one, b"b" * MB, MB)
+    with device.failing(), pytest.raises(durable.FlushFailed):
+        durable.flush(one, path)
+    with pytest.raises(durable.FlushFailed):
+        durable.flush(other, path)
+    third = os.open(path, os.O_RDWR)
+    for descriptor in (one, other, third):
+        durable.flush(descriptor, path)
+        os.close(descriptor)

@@ -644,3 +644,22 @@ def test_a_copy_that_was_not_completed_is_not_restored(folder: Path) -> None:
         (folder / ".data.again").write_bytes(torn)
         durable.restore_interrupted(path)
         assert path.read_bytes() == b"a" * 8_192
+
+
+def test_every_descriptor_that_was_flushed_before_learns_of_a_failure_once(folder: Path, tmp_path: Path) -> None:
+    """As on a real disk: see tests/test_failing_device.py."""
+    path = folder / "file"
+    with losing_disk(folder, tmp_path / "kept") as disk:
+        one, other = (durable.open_to_append(path, 0o600) for _ in range(2))
+        for descriptor in (one, other):
+            os.write(descriptor, b"a")
+            durable.flush(descriptor, path)
+        os.write(one, b"b")
+        disk.fault = FailsAt(1)
+        for descriptor in (one, other):
+            with pytest.raises(FlushFailed):
+                durable.flush(descriptor, path)
+        third = durable.open_to_append(path, 0o600)
+        for descriptor in (one, other, third):
+            durable.flush(descriptor, path)
+            os.close(descriptor)

@@ -22,6 +22,7 @@ from tandemfeed.journal.replication.effects import (
     Sync,
 )
 from tandemfeed.journal.replication.limits import Limits
+from tandemfeed.journal.replication.running_time import RunningTime
 from tandemfeed.journal.replication.states import FINAL, FollowerState, check_follower_move
 from tandemfeed.journal.replication.wire.codec import BadMessage, check_segment
 from tandemfeed.journal.replication.wire.messages import (
@@ -77,7 +78,8 @@ class FollowerCore:
         self._session = 0
         self._attempts = 0
         self._retry_at_ns = 0
-        self._heard_at_ns = 0
+        self._running = RunningTime(self._limits.heartbeat_interval_ns)
+        self._heard_at_ns = 0  # by the time that the follower has run: its own pause is not a silence of the leader
         self._sent_at_ns = 0
         self._taken_size = 0
         self._owes_acknowledgement = False
@@ -92,10 +94,11 @@ class FollowerCore:
             return None
         if self.state is FollowerState.WAITING:
             return self._retry_at_ns
-        silent = self._heard_at_ns + self._limits.silence_ns_max
+        silent = self._running.monotonic_ns(self._heard_at_ns + self._limits.silence_ns_max)
+        due_ns = min(silent, self._running.next_look_ns())
         if self.state is not FollowerState.FOLLOWING:
-            return silent
-        return min(silent, self._sent_at_ns + self._limits.heartbeat_interval_ns)
+            return due_ns
+        return min(due_ns, self._sent_at_ns + self._limits.heartbeat_interval_ns)
 
     def on_timer(self, now_ns: int) -> list[FollowerEffect]:
         """A deadline has passed: connect, give up, or send a heartbeat."""
@@ -103,7 +106,7 @@ class FollowerCore:
             return []
         if self.state is FollowerState.WAITING:
             return self._greet(now_ns) if now_ns >= self._retry_at_ns else []
-        if now_ns >= self._heard_at_ns + self._limits.silence_ns_max:
+        if self._running.look(now_ns) >= self._heard_at_ns + self._limits.silence_ns_max:
             return self._retry(f"the leader was silent for {self._limits.silence_ns_max / 1e9:g} s", now_ns)
         if self.state is FollowerState.FOLLOWING and now_ns >= self._sent_at_ns + self._limits.heartbeat_interval_ns:
             self._owes_acknowledgement = True
@@ -144,7 +147,7 @@ class FollowerCore:
         """A message arrived from the leader."""
         if self.state in FINAL or self.state is FollowerState.WAITING or message.session != self._session:
             return []  # stale
-        self._heard_at_ns = now_ns
+        self._heard_at_ns = self._running.look(now_ns)
         if isinstance(message, Refused):
             return self._on_refused(message, now_ns)
         if isinstance(message, Welcome) and self.state is FollowerState.GREETING:
@@ -166,7 +169,7 @@ class FollowerCore:
         if self.state is not FollowerState.OPENING:
             return []
         self._move(FollowerState.COMPARING, f"at {next_index:#x}")
-        self._heard_at_ns = now_ns  # opening may have taken long
+        self._heard_at_ns = self._running.look(now_ns)  # opening may have taken long
         self.next_index = next_index
         return [Send(Position(self._session, follower_id, next_index, tail))]
 
@@ -278,7 +281,7 @@ class FollowerCore:
     def _greet(self, now_ns: int) -> list[FollowerEffect]:
         self._move(FollowerState.GREETING, "connects")
         self._session = int(self._chance() * (1 << SESSION_BITS))
-        self._heard_at_ns = self._sent_at_ns = now_ns
+        self._heard_at_ns, self._sent_at_ns = self._running.look(now_ns), now_ns
         self._taken_size = 0
         self._long = None
         self._owes_acknowledgement = False

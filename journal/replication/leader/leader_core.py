@@ -5,7 +5,8 @@ must never count records that a follower did not acknowledge. Invariants:
 
 - `replicated_index` only grows; beyond its start it is at most the position that `acks` followers acknowledged;
 - bytes in flight to a follower exceed the window by one run or piece at most;
-- the leader sends segments only after the follower's last ones were found equal, or no longer exist here.
+- the leader sends segments only after the follower's last ones were found equal, or no longer exist here;
+- a follower is silent only while the leader runs: what arrived during a pause of the leader may wait to be read.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tandemfeed.journal.replication.effects import (
     ShowUntil,
 )
 from tandemfeed.journal.replication.limits import PIECE_SIZE_MAX, RUN_SIZE, Limits
+from tandemfeed.journal.replication.running_time import RunningTime
 from tandemfeed.journal.replication.states import PEER_MOVES, PeerState, check_move
 from tandemfeed.journal.replication.wire.messages import (
     NO_ID,
@@ -53,7 +55,7 @@ class Peer:
     """One follower's connection."""
 
     session: int
-    heard_at_ns: int
+    heard_at_ns: int  # by the time that the leader has run
     sent_at_ns: int
     state: PeerState = PeerState.GREETED
     follower_id: bytes = NO_ID
@@ -90,6 +92,7 @@ class LeaderCore:
         self._sequence_bits = RollCycle.named(settings.roll_cycle).sequence_bits
         self._acks = acks
         self._limits = limits or Limits()
+        self._running = RunningTime(self._limits.heartbeat_interval_ns)
         self._positions: dict[bytes, int] = {}  # acknowledged by each known follower, the most recent last
         self.peers: dict[bytes, Peer] = {}
         self.replicated_index = start_index
@@ -98,20 +101,21 @@ class LeaderCore:
 
     def next_deadline_ns(self) -> int | None:
         """When to call `on_timer` next; None: no deadline is set."""
-        limits = self._limits
+        if not self.peers:
+            return None
+        limits, running = self._limits, self._running
         return min(
-            (
-                min(peer.heard_at_ns + limits.silence_ns_max, peer.sent_at_ns + limits.heartbeat_interval_ns)
-                for peer in self.peers.values()
-            ),
-            default=None,
+            running.next_look_ns(),
+            *(running.monotonic_ns(peer.heard_at_ns + limits.silence_ns_max) for peer in self.peers.values()),
+            *(peer.sent_at_ns + limits.heartbeat_interval_ns for peer in self.peers.values()),
         )
 
     def on_timer(self, now_ns: int) -> list[LeaderEffect]:
         """A deadline has passed: drop silent followers, send heartbeats to the others."""
         effects: list[LeaderEffect] = []
+        running_ns = self._running.look(now_ns)
         for key, peer in list(self.peers.items()):
-            if now_ns >= peer.heard_at_ns + self._limits.silence_ns_max:
+            if running_ns >= peer.heard_at_ns + self._limits.silence_ns_max:
                 effects += self._drop(key, peer, "silent")
             elif now_ns >= peer.sent_at_ns + self._limits.heartbeat_interval_ns:
                 peer.sent_at_ns = now_ns
@@ -121,6 +125,7 @@ class LeaderCore:
 
     def on_appended(self, next_index: int, now_ns: int) -> list[LeaderEffect]:
         """The journal now ends at `next_index`."""
+        self._running.look(now_ns)
         self.next_index = max(next_index, self.next_index)
         effects: list[LeaderEffect] = []
         for key, peer in self.peers.items():
@@ -150,7 +155,7 @@ class LeaderCore:
             return [SendTo(key, Refused(message.session, Reason.UNKNOWN_SESSION, 0, text))]
         if message.session != peer.session:
             return []  # stale
-        peer.heard_at_ns = now_ns
+        peer.heard_at_ns = self._running.look(now_ns)
         if isinstance(message, Position) and peer.state is PeerState.GREETED:
             return self._on_position(key, peer, message)
         if isinstance(message, Probed) and peer.state is PeerState.BISECTING:
@@ -250,7 +255,7 @@ class LeaderCore:
             refused = Refused(message.session, Reason.TOO_MANY, 0, text)
         if refused is not None:
             return [*effects, SendTo(key, refused)]
-        self.peers[key] = Peer(message.session, now_ns, now_ns)
+        self.peers[key] = Peer(message.session, self._running.look(now_ns), now_ns)
         return [*effects, LookUpOldest(key)]
 
     def _on_position(self, key: bytes, peer: Peer, message: Position) -> list[LeaderEffect]:

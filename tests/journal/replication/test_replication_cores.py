@@ -172,8 +172,28 @@ def test_a_silent_follower_is_dropped_and_an_idle_one_gets_heartbeats() -> None:
     assert core.next_deadline_ns() == LIMITS.heartbeat_interval_ns
     beat_ns = LIMITS.heartbeat_interval_ns
     assert core.on_timer(beat_ns) == [do.SendTo(b"one", Heartbeat(1, START))]
+    for looks in range(2, LIMITS.silence_ns_max // beat_ns):
+        assert core.on_timer(looks * beat_ns) == [do.SendTo(b"one", Heartbeat(1, START))]
     assert core.on_timer(LIMITS.silence_ns_max) == [do.Forget(b"one")]
     assert core.peers == {}
+
+
+@pytest.mark.parametrize("pause_beats", [2, 5, 6, 3_600])
+def test_a_leader_that_was_paused_does_not_take_its_followers_for_silent(pause_beats: int) -> None:
+    """What they sent meanwhile may wait to be read."""
+    core, beat_ns = _leader(), LIMITS.heartbeat_interval_ns
+    _join(core, b"one")
+    core.on_read(b"one", [], 0)
+    resumed_ns = beat_ns * (1 + pause_beats)
+    assert core.on_timer(beat_ns) == core.on_timer(resumed_ns) == [do.SendTo(b"one", Heartbeat(1, START))]
+    now_ns, effects = resumed_ns, list[do.LeaderEffect]()
+    while do.Forget(b"one") not in effects:  # silence from now on is one
+        deadline_ns = core.next_deadline_ns()
+        assert deadline_ns is not None
+        assert deadline_ns > now_ns
+        now_ns = deadline_ns
+        effects += core.on_timer(now_ns)
+    assert LIMITS.silence_ns_max - 3 * beat_ns <= now_ns - resumed_ns <= LIMITS.silence_ns_max
 
 
 def test_a_leader_refuses_followers_beyond_its_limit_and_those_of_another_leader() -> None:
@@ -252,8 +272,25 @@ def test_pauses_between_attempts_grow_up_to_a_limit_and_are_partly_random() -> N
 def test_a_follower_disconnects_from_a_silent_leader_and_drops_incomplete_segments() -> None:
     core, session = _follower()
     core.on_message(Piece(session, START, Segment(5, 0, 1, 1, 9, b""), 9, 0, b"half"), 0)
+    beat_ns = Limits().heartbeat_interval_ns
+    for looks in range(1, Limits().silence_ns_max // beat_ns):
+        assert do.Disconnect() not in core.on_timer(looks * beat_ns)
     assert core.on_timer(Limits().silence_ns_max) == [do.Disconnect()]
     assert core.on_message(Heartbeat(session, START), Limits().silence_ns_max) == []  # too late
+
+
+@pytest.mark.parametrize("pause_beats", [2, 5, 6, 3_600])
+def test_a_follower_that_was_paused_does_not_take_its_leader_for_silent(pause_beats: int) -> None:
+    core, session = _follower()
+    now_ns = pause_beats * Limits().heartbeat_interval_ns
+    assert do.Disconnect() not in core.on_timer(now_ns)
+    assert core.on_message(Heartbeat(session, START), now_ns) == []
+    disconnected = False
+    while not disconnected:  # silence from now on is one
+        deadline_ns = core.next_deadline_ns()
+        assert deadline_ns is not None
+        disconnected = do.Disconnect() in core.on_timer(deadline_ns)
+    assert deadline_ns - now_ns == Limits().silence_ns_max
 
 
 def test_records_that_could_not_be_appended_are_requested_again_on_a_new_connection() -> None:

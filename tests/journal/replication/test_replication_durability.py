@@ -121,9 +121,10 @@ def test_a_follower_acknowledges_nothing_while_its_disk_refuses_and_everything_a
         assert after_power_failure(disk) == list(journal.records())
 
 
+@pytest.mark.parametrize("is_flushing", [True, False])
 @pytest.mark.parametrize("records", [1, 8])
 def test_what_a_killed_follower_had_not_flushed_is_on_its_disk_before_its_position_counts(
-    disk: LosingDisk, journal: Journal, leader: ReplicationLeader, records: int
+    disk: LosingDisk, journal: Journal, leader: ReplicationLeader, records: int, is_flushing: bool
 ) -> None:
     leader.stop()  # no thread may run while this process forks
     endpoint = leader.endpoint
@@ -133,6 +134,14 @@ def test_what_a_killed_follower_had_not_flushed_is_on_its_disk_before_its_positi
 
     def follow_and_die() -> None:
         with ReplicationLeader(journal.folder, endpoint, limits=LIMITS) as own, follower_on(disk, own) as follower:
+            sync = follower._journal.sync
+
+            def sync_or_die() -> None:
+                if not is_flushing and follower._core.next_index > first:
+                    os._exit(0)
+                sync()
+
+            follower._journal.sync = sync_or_die  # type: ignore[method-assign]
             disk.fault = on_followers_disk(
                 disk, lambda operation, path: os._exit(0) if follower._core.next_index > first else None
             )

@@ -28,9 +28,20 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_ns = 1_000_000_000
+        self._reads, self._read = 0, threading.Condition()
 
     def __call__(self) -> int:
+        with self._read:
+            self._reads += 1
+            self._read.notify_all()
         return self.now_ns
+
+    def wait_for_reads(self, count: int, wake: Callable[[], None]) -> None:
+        """Wait until the time was read so often after a wake-up."""
+        with self._read:
+            before = self._reads
+            wake()
+            assert self._read.wait_for(lambda: self._reads >= before + count, WAIT_S)
 
 
 class Follower:
@@ -46,6 +57,13 @@ class Follower:
         """Let time pass."""
         self.clock.now_ns += duration_ns
         self.shell.wake()
+
+    def stay_silent(self) -> None:
+        """Let so much time pass that the leader counts as silent; the follower is not paused meanwhile."""
+        for _ in range(LIMITS.silence_ns_max // LIMITS.heartbeat_interval_ns):
+            self.clock.now_ns += LIMITS.heartbeat_interval_ns
+            for _ in range(2):  # a turn reads the time twice, and may have begun before
+                self.clock.wait_for_reads(2, self.shell.wake)
 
     def reaches(self, predicate: Callable[[FollowerStatus], bool]) -> None:
         """Wait for a status; no time passes for the follower."""
@@ -136,7 +154,7 @@ def lets_it_fail(follower: Follower, failure: str, count: int) -> None:
     """Wait until the attempt in progress has failed for the `count`-th time."""
     if failure == "silence":  # the only one that no event reports
         follower.reaches(lambda status: status.state is FollowerState.GREETING)
-        follower.advance(LIMITS.silence_ns_max)
+        follower.stay_silent()
     follower.reaches(lambda status: status.failure_count == count)
 
 
