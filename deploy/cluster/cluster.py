@@ -53,7 +53,7 @@ from tandemfeed.transport.multicast.sockets import Datagrams
 from tandemfeed.transport.scheduling import MODERATE_NICE
 from tandemfeed.v1 import admin_pb2, admin_pb2_grpc
 
-LIAR = "tandemfeed.deploy.drills.liar"
+LIAR, OBSERVER = "tandemfeed.deploy.drills.liar", "tandemfeed.deploy.drills.observer"
 START_TIMEOUT_S = 60.0
 AHEAD_TIMEOUT_S = 120.0
 POLL_INTERVAL_S = 0.2
@@ -261,6 +261,11 @@ class Cluster:
         arguments = ["forger", "--feed", feed.name, "--seconds", str(seconds), "--rate", str(rate)]
         arguments += self.connection(SUBSCRIBER, feed.client)
         return self._start(feed.forger, arguments, host=feed.client)
+
+    def start_observer(self, feed: FeedLayout, message_count: int) -> ManagedProcess:
+        """Start a reader on the client's host that catches up this many messages, again and again."""
+        arguments = ["--feed", feed.name, "--messages", str(message_count), *self.connection(SUBSCRIBER, feed.client)]
+        return self._start(feed.observer, arguments, host=feed.client, nice=MODERATE_NICE, module=OBSERVER)
 
     # ---- checking and waiting ----
 

@@ -125,6 +125,11 @@ class FeedLayout:
         return f"forger{self.suffix}"
 
     @property
+    def observer(self) -> str:
+        """The reader that catches up and is paused; it runs on the client's host."""
+        return f"observer{self.suffix}"
+
+    @property
     def adapters(self) -> tuple[str, ...]:
         """The adapters' processes."""
         return tuple(self.adapter(name) for name in self.shape.adapter_names)

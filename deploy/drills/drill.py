@@ -119,6 +119,8 @@ def _plans(arguments: argparse.Namespace) -> list[DrillPlan]:
     for option in ("rounds", "subscribers"):
         if (value := getattr(arguments, option)) < 1:
             raise ValueError(f"--{option} is {value}; it must be at least 1")
+    if arguments.observe < 0:
+        raise ValueError(f"--observe is {arguments.observe}; it must be 0 or more")
     rate = RATE_MAX if arguments.rate is None else arguments.rate
     if rate <= 0:
         raise ValueError(f"--rate is {arguments.rate:g}; it must be greater than 0")
@@ -133,6 +135,7 @@ def _plans(arguments: argparse.Namespace) -> list[DrillPlan]:
         transport=arguments.transport,
         datagrams=arguments.datagrams,
         subscribers=arguments.subscribers,
+        observe=arguments.observe,
     )
     return [
         replace(plan, name=name, fault=FAULTS[name], reading=reading)
@@ -175,6 +178,11 @@ def _parser() -> argparse.ArgumentParser:
         ("--streams-per-channel", 2, "source streams per channel"),
         ("--feeds", 1, "number of feeds; rounds take them in turn"),
         ("--subscribers", 1, "clients of each feed; all check what they receive"),
+        (
+            "--observe",
+            0,
+            "messages that a reader beside each feed catches up again and again, paused at times; 0: none",
+        ),
         ("--seed", 1, "seed of the times of the faults and of the choice of the backup"),
     ):
         parser.add_argument(option, type=int, default=default, metavar="N", help=f"{text} (default %(default)s)")
@@ -236,6 +244,7 @@ def _write(
         "datagrams": arguments.datagrams,
         "shape": arguments.shape,
         "subscribers": arguments.subscribers,
+        "observe": arguments.observe,
         "seed": arguments.seed,
     }
     if arguments.json is not None:

@@ -301,4 +301,6 @@ def is_clean(row: Mapping[str, Any]) -> bool:
     application's own count."""
     counts = [row[name] for name in ("lost", "duplicated", "out_of_order", "content_wrong")]
     application = row.get("application", {})
+    observer = row.get("observer", {})
+    counts += [observer.get(name) for name in ("missing", "repeated", "distrusted")]
     return not any([*counts, application.get("missing"), application.get("repeated")])

@@ -35,6 +35,7 @@ from tandemfeed.deploy.drills.ledger import (
     ledger_row,
     undisturbed_windows,
 )
+from tandemfeed.deploy.drills.observer import Pauser
 from tandemfeed.deploy.drills.source import (
     Recording,
     make_recording,
@@ -63,6 +64,8 @@ AHEAD_AT_START_S = 5.0  # of play, because Spark's first micro-batches are slow
 AHEAD_MAX_S = 45.0  # of play: how far Spark may run ahead, so that the driver is still working when it is killed
 DRIVER_ROWS_PER_FILE = 40_000  # rows per micro-batch; with small ones Spark would hardly keep ahead of the gateway
 APPLICATION_COUNTS = ("delivered", "missing", "repeated")
+OBSERVED_COUNTS = ("passes", "delivered", "missing", "repeated", "distrusted")
+OBSERVED_TIMEOUT_S = 90.0  # the longest wait of a client's call, and a pass that is closed
 DELIVER_LIMIT_S = 20.0  # the client declares a gap lost after 5 s
 
 
@@ -79,6 +82,8 @@ class DrillPlan:
         datagrams: whose sockets multicast.
         reading: the shape in which the clients read.
         subscribers: clients of each feed; all check what they receive, and the first one's times are recorded.
+        observe: messages that a reader beside each feed catches up, again and again, while it is paused at random; 0:
+            there is none.
     """
 
     name: str
@@ -92,6 +97,7 @@ class DrillPlan:
     datagrams: Datagrams = "zeromq"
     reading: str = "record"
     subscribers: int = 1
+    observe: int = 0
 
     @property
     def stall_aim_ms(self) -> float | None:
@@ -186,8 +192,10 @@ def run_drill(plan: DrillPlan, folder: Path, say: Say) -> DrillResult:
     ):
         records = {feed.feed_id: folder / f"delivered{feed.suffix}" for feed in cluster.feeds}
         _start(plan, cluster, recording, records, say)
+        observing = _start_observers(plan, cluster)
         _inject_in_rounds(plan, cluster, play, folder, say)
         hiccups = meter.stop()
+        findings = _end_observers(cluster, observing, say)
         ended = {feed.feed_id: _end(plan, cluster, feed) for feed in cluster.feeds}
         sent = {feed_id: counts for feed_id, (counts, _) in ended.items()}
         days = {feed.feed_id: [*_earlier_days(cluster, feed), sent[feed.feed_id]] for feed in cluster.feeds}
@@ -205,6 +213,8 @@ def run_drill(plan: DrillPlan, folder: Path, say: Say) -> DrillResult:
     application["missing"] = max(application["missing"], everything - application["delivered"])
     application |= {"shape": plan.reading, "subscribers": plan.subscribers}
     row |= {"stall_aim_ms": plan.stall_aim_ms, "application": application}
+    if findings:
+        row["observer"] = {name: sum(each[name] for each in findings) for name in OBSERVED_COUNTS}
     return DrillResult(play.rounds, judged, deliveries, hiccups, row)
 
 
@@ -270,6 +280,33 @@ def _start(plan: DrillPlan, cluster: Cluster, recording: Recording, records: dic
         cluster.processes[feed.client].await_event("flowing", FLOW_TIMEOUT_S)
     say(f"{len(cluster.processes)} processes are ready; playing {plan.rate:,.0f} messages per second")
     cluster.run_for(LEAD_S)
+
+
+def _start_observers(plan: DrillPlan, cluster: Cluster) -> list[tuple[FeedLayout, Pauser]]:
+    """Start a reader beside each feed, and its pauses."""
+    observing = []
+    for feed in cluster.feeds if plan.observe else ():
+        process = cluster.start_observer(feed, plan.observe)
+        process.await_event("ready", START_TIMEOUT_S)
+        observing.append((feed, Pauser(process, random.Random((plan.seed << 8) ^ feed.feed_id))))
+    return observing
+
+
+def _end_observers(cluster: Cluster, observing: Sequence[tuple[FeedLayout, Pauser]], say: Say) -> list[dict[str, Any]]:
+    """End the readers beside the feeds; returns what each of them found."""
+    findings = []
+    for feed, pauser in observing:
+        pauser.stop()
+        process = cluster.processes[feed.observer]
+        process.send_line("stop")
+        found = process.await_event("observed", OBSERVED_TIMEOUT_S)
+        say(
+            f"feed {feed.name}: a reader caught up {found['delivered']:,} messages in {found['passes']} passes, paused "
+            f"{pauser.pause_count} times: {found['missing']} missing, {found['repeated']} repeated, "
+            f"{found['distrusted']} accusations; passes that ended early: {found['errors'] or 'none'}"
+        )
+        findings.append(found)
+    return findings
 
 
 def _other_clients(plan: DrillPlan, feed: FeedLayout) -> list[str]:

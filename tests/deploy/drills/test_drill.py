@@ -99,6 +99,19 @@ def test_an_application_with_a_durable_cursor_that_is_killed_handles_each_messag
     assert int(found[1].replace(",", "")) > 2_000
 
 
+@pytest.mark.long
+@processes
+@pytest.mark.timeout(480)
+def test_a_reader_beside_a_drill_that_catches_up_and_is_paused_misses_repeats_and_accuses_nothing(
+    tmp_path: Path,
+) -> None:
+    row = run_clean_drill(tmp_path, "kill-active", "--rounds", "1", "--observe", "1000000", rate=2_000)
+    observer = row["observer"]
+    assert observer["passes"] >= 1
+    assert observer["delivered"] > 2_000
+    assert observer["missing"] == observer["repeated"] == observer["distrusted"] == 0
+
+
 def test_what_a_durable_application_missed_repeated_or_disordered_is_counted_by_stream() -> None:
     found = np.zeros(9, CONTENT_DTYPE)
     found["stream"] = [1, 2, 1, 2, 1, 2, 1, 2, 2]
