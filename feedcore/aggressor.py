@@ -17,8 +17,8 @@ class Aggressor(Enum):
 
 
 OF_SIDES = {
-    **dict.fromkeys(("b", "bid", "buy", "buyer", "1"), Aggressor.BUYER),
-    **dict.fromkeys(("a", "ask", "s", "sell", "seller", "-1", "2"), Aggressor.SELLER),
+    **dict.fromkeys(("b", "buy", "buyer", "bid", "1"), Aggressor.BUYER),
+    **dict.fromkeys(("s", "sell", "seller", "a", "ask", "-1", "2"), Aggressor.SELLER),
     **dict.fromkeys(("", "n", "none"), Aggressor.UNKNOWN),
 }
 # Whether the buyer was the maker. Libraries write 1.0 and 0.0 for truth values if some are missing, databases t and f.
