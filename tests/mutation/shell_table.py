@@ -99,6 +99,12 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
         "- if not self._has_failed:\n+ if True:": "marks what is marked already",
     },
+    "journal/replication/follower/follower_journal.py": {
+        "- if (blocks := blocks_in(self._folder)):\n+ if False:": (
+            "recovery begins a block in the newest cycle or later, and the leader's oldest cycle is later only if the "
+            "leader has released all up to there"
+        ),
+    },
     "client_lib/login/grant_stream.py": {
         "- if not self._closed.is_set() and self._core.requests:\n+ if True and self._core.requests:": (
             "a closed stream waits for nothing"

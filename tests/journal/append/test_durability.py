@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from tandemfeed.journal.format.layout import (
     IS_FAILED,
     LOCK,
 )
+from tandemfeed.runtime import durable
 from tests.failing_device import FailingDevice
 from tests.losing_disk import FailsAt, losing_disk
 
@@ -466,3 +468,38 @@ def test_a_reader_takes_a_block_without_a_header_for_one_that_was_never_begun(tm
         with opened(tmp_path) as journal:
             journal.append(b"by the next appender")
             assert tailer.read() == (journal.first_index, b"by the next appender")
+
+
+@pytest.mark.parametrize("lost", ["pages", "names"])
+@pytest.mark.parametrize("size", [100, 6_000])
+def test_a_journal_that_is_cut_ends_where_a_power_failure_has_lost_the_first_record(
+    tmp_path: Path, lost: str, size: int
+) -> None:
+    """As that of a follower: a prefix of what was appended, with everything that was synced, and nothing after it."""
+    records, folder = [b"%d " % number + bytes(size) for number in range(1_500_000 // (size + 300))], tmp_path / "made"
+    with losing_disk(tmp_path, tmp_path.with_name(f"{tmp_path.name}-kept")) as disk, opened(folder) as journal:
+        synced = len(records) // 5
+        for number, record in enumerate(records):
+            journal.append(record)
+            if number == synced:
+                journal.sync()
+        if lost == "names":
+            for name in blocks_in(folder):
+                durable.flush_file(name.path)
+        images = tmp_path.with_name(f"{tmp_path.name}-images")
+        images.mkdir()
+        cut = [disk.image(images / str(seed), random.Random(seed)) / folder.name for seed in range(20)]
+    lengths = set()
+    for image in cut:
+        opened(image, is_cut=True).close()
+        with Tailer(image) as tailer:
+            left = [record for _, record in tailer]
+            assert tailer.lost_count == 0
+        assert left == records[: len(left)]
+        assert len(left) > synced
+        lengths.add(len(left))
+        with opened(image) as journal:
+            journal.append(b"next")
+            assert [record for _, record in journal.records()] == [*left, b"next"]
+            assert journal.chain.current.path == blocks_in(image)[-1].path
+    assert len(lengths) > 1
