@@ -99,6 +99,11 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
         "- if not self._has_failed:\n+ if True:": "marks what is marked already",
     },
+    "journal/transactional/pages/recovery.py": {
+        "- durable.flush_file(path)\n+ pass": (
+            "a database without a log was flushed when it was created or closed; with one, it was written again above"
+        ),
+    },
     "journal/replication/follower/follower_journal.py": {
         "- if (blocks := blocks_in(self._folder)):\n+ if False:": (
             "recovery begins a block in the newest cycle or later, and the leader's oldest cycle is later only if the "

@@ -289,5 +289,8 @@ def test_the_places_of_a_logs_pages_are_found_and_joined(tmp_path: Path) -> None
         assert found == sorted(set(found))
         assert places_of([1, 2, 3, 7, 9, 10], 4_096) == [(0, 12_288), (24_576, 28_672), (32_768, 40_960)]
         assert sum(end - start for start, end in places_of(found, 4_096)) == len(found) * 4_096
+    frames = [number.to_bytes(4, "big") + bytes(20 + 4_096) for number in (3, 1, 0, 2, 1)]  # 0: never written
+    (tmp_path / "log").write_bytes(bytes(32) + b"".join(frames))
+    assert pages_in(tmp_path / "log", 4_096) == [1, 2, 3]
     (tmp_path / "empty").touch()
     assert pages_in(tmp_path / "empty", 4_096) == []
