@@ -34,6 +34,7 @@ from tandemfeed.journal.format.layout import (
 from tandemfeed.journal.persistent_queue import PersistentQueue, QueueFailed
 from tandemfeed.journal.persistent_queue.blocks import catalogue as catalogue_module
 from tandemfeed.journal.persistent_queue.blocks.members import LIST_NAME, MARKER_NAME
+from tandemfeed.runtime.durable import FlushFailed
 from tests.dying_process import die_after
 from tests.losing_disk import FailsAt, Fault, LosingDisk, losing_disk
 
@@ -205,6 +206,26 @@ def test_no_group_is_written_after_another_flush_has_failed(disk: LosingDisk, mo
             assert isinstance(each.exception(WAIT_S), QueueFailed)
     disk.fault = never
     queue.close()
+
+
+def test_a_group_whose_pages_were_lost_by_a_failed_flush_of_another_descriptor_is_not_acknowledged(
+    disk: LosingDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint's flush writes the pages of the group that is being written, and the group learns of its failure."""
+    queue = queue_on(disk)
+    queue.put(b"first" + LONG)
+    flush = queue._log.flush
+
+    def flush_after_a_checkpoint() -> None:
+        with pytest.raises(FlushFailed):
+            refuse(disk, FailsAt(1), lambda: queue._durability.flush_states([queue._log.position.block]))
+        flush()
+
+    monkeypatch.setattr(queue._log, "flush", flush_after_a_checkpoint)
+    with pytest.raises(QueueFailed):
+        queue.put(b"doubtful")
+    queue.close()
+    assert after_power_failure(disk) == [b"first"]
 
 
 def test_a_thread_that_waits_for_others_does_not_write_their_group_after_a_failure(
