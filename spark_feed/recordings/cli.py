@@ -120,7 +120,8 @@ def _add_ingest(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="FILE",
-        help=".parquet, .csv, .dbn or .dbn.zst; each file continues the one before it",
+        help=".parquet, .csv, .dbn or .dbn.zst, or a folder of them; each file continues the one before it. Folders "
+        "such as symbol=AAPL are columns of the files in them",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder for the recording")
     parser.add_argument(

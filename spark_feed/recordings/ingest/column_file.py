@@ -1,5 +1,7 @@
 """A CSV or Parquet file as a stream of rows, so that its size does not matter.
 
+Folders named as Hive and Spark name partitions, such as `symbol=AAPL`, are columns of the files in them.
+
 The columns of a CSV file are texts, because prices must not pass through binary floats. NA, NULL and nan are texts,
 too: they may be tickers.
 
@@ -16,6 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from tandemfeed.feedcore.hive_path import columns_of_path
 from tandemfeed.spark_feed.recordings.recording import RecordingError
 
 CSV_SUFFIXES, PARQUET_SUFFIXES = (".csv", ".txt"), (".parquet", ".pq")
@@ -39,7 +42,7 @@ class ColumnFile:
 
     Attributes:
         path: its path; errors name it.
-        schema: the columns, as Arrow types.
+        schema: the columns, as Arrow types; those of its path come last.
         size: in bytes.
 
     Raises:
@@ -56,6 +59,11 @@ class ColumnFile:
         except (pa.ArrowException, OSError) as reason:
             raise self._unreadable(reason) from reason
         self.size = path.stat().st_size
+        self._of_path = columns_of_path(path.absolute())
+        for name in self._of_path:
+            if name.lower() in map(str.lower, self.schema.names):
+                raise RecordingError(f"{path}: both the file and its path have a column {name!r}; rename one of them")
+            self.schema = self.schema.append(pa.field(name, pa.string()))
 
     def type_of(self, name: str) -> Any:
         """The Arrow type of a column.
@@ -87,11 +95,14 @@ class ColumnFile:
         """
         read_batches = self._csv_batches if self.is_csv else self._parquet_batches
         first_row = read = 0
+        of_path = [name for name in names if name in self._of_path]
         try:
-            for rows, at in read_batches(list(names)):
+            for rows, at in read_batches([name for name in names if name not in self._of_path]):
                 on_read(at - read)
                 read = at
                 if rows.num_rows:
+                    for name in of_path:
+                        rows = rows.append_column(name, pa.array([self._of_path[name]] * rows.num_rows, pa.string()))
                     yield Batch(first_row, rows)
                 first_row += rows.num_rows
             on_read(self.size - read)

@@ -56,7 +56,7 @@ def ingest(
     """Read Parquet, CSV or DBN files and write every row of them, in order, to a recording.
 
     Args:
-        paths: at least one.
+        paths: at least one; a folder is its files, with those of its subfolders, in the order of their paths.
         source_format: the document whose fields are the recording's columns; None: trades, quotes and orders.
         group: with which the recording is shared.
 
@@ -65,6 +65,8 @@ def ingest(
         DocumentError, OSError: the source format cannot be used.
     """
     require_new(out)
+    origin = ", ".join(path.name for path in paths)
+    paths = [file for path in paths for file in _files_of(path)]
     progress = progress or IngestProgress()
     readers, schema = _readers(paths, options, source_format)
     progress.begin(sum(reader.work_size for reader in readers))
@@ -75,7 +77,7 @@ def ingest(
         out,
         _tables(readers, size_exponent, progress),
         rows_per_file=rows_per_file,
-        origin=", ".join(path.name for path in paths),
+        origin=origin,
         price_conversion="; ".join(dict.fromkeys(reader.price_conversion for reader in readers)),
         size_exponent=size_exponent,
         schema=schema,
@@ -97,6 +99,27 @@ def _readers(paths: Sequence[Path], options: IngestOptions, document: Path | Non
     if dbn_count:
         return [DbnReader(path, options) for path in paths], SCHEMA
     return [TickReader(ColumnFile(path), options) for path in paths], SCHEMA
+
+
+def _files_of(path: Path) -> list[Path]:
+    """A file, or the files of a folder. What begins with a dot or an underscore is not data, as in Spark.
+
+    Raises:
+        RecordingError: the folder has none that can be read.
+    """
+    if not path.is_dir():
+        return [path]
+    found = [
+        each
+        for each in sorted(path.rglob("*"))
+        if each.is_file()
+        and _has(each, (*COLUMNS_SUFFIXES, *DBN_SUFFIXES))
+        and not any(part.startswith((".", "_")) for part in each.relative_to(path).parts)
+    ]
+    if not found:
+        suffixes = ", ".join((*COLUMNS_SUFFIXES, *DBN_SUFFIXES))
+        raise RecordingError(f"{path}: the folder has no file of a known type; expected {suffixes}")
+    return found
 
 
 def _check(path: Path, document: Path | None) -> None:

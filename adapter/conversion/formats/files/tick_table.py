@@ -1,6 +1,6 @@
 """Ticks in CSV and Parquet files: each row is a trade or a quote, framed as in `tick-table.xml`.
 
-Columns are found by their usual names (`ALIASES`), in upper or lower case. Decimal text is exact to the last digit;
+Columns are found by their usual names (`ALIASES`), in upper or lower case; folders such as `symbol=AAPL` are columns. Decimal text is exact to the last digit;
 more than nine decimals are an error. Floating-point numbers are rounded to nine decimals, because further digits are
 noise.
 """
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tandemfeed.adapter.conversion.formats.chunks import MESSAGE_COUNT_MAX, FormatError, FrameChunk
 from tandemfeed.feedcore.aggressor import Aggressor, by_buyer_maker, by_side
 from tandemfeed.feedcore.documents.source_layout import SourceFormat
+from tandemfeed.feedcore.hive_path import columns_of_path
 
 DECIMALS = 9
 NULL = (1 << 63) - 1
@@ -80,6 +81,10 @@ def read_tick_file(
         table = pyarrow.parquet.read_table(path) if path.suffix == ".parquet" else _read_csv(path)
     except (pa.ArrowException, UnicodeDecodeError) as wrong:
         raise unreadable(wrong) from None
+    for of_path, value in columns_of_path(path.absolute()).items():
+        if of_path.lower() in map(str.lower, table.column_names):
+            raise FormatError(f"both the file and its path have a column {of_path!r}; rename one of them")
+        table = table.append_column(of_path, pa.array([value] * table.num_rows, pa.string()))
     columns = _Columns(table, options)
     name = "quote" if columns.has("bid_price") or columns.has("ask_price") else "trade"
     wanted = list(source_format.messages[name].fields)

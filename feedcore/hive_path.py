@@ -1,0 +1,18 @@
+"""Columns in the path of a file: folders such as `symbol=AAPL`, as Hive and Spark write partitions of a table. Pure."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from urllib.parse import unquote
+
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # a folder of rows whose value is null
+
+
+def columns_of_path(path: PurePath) -> dict[str, str | None]:
+    """The columns that the folders of an absolute path name, with their value in its files."""
+    found: dict[str, str | None] = {}
+    for folder in path.parent.parts:
+        name, is_column, value = folder.partition("=")
+        if is_column and name:
+            found[unquote(name)] = None if value == NO_VALUE else unquote(value)
+    return found
