@@ -1,8 +1,8 @@
 """Ticks in CSV and Parquet files: each row is a trade or a quote, framed as in `tick-table.xml`.
 
-Columns are found by their usual names (`ALIASES`), in upper or lower case; folders such as `symbol=AAPL` are columns. Decimal text is exact to the last digit;
-more than nine decimals are an error. Floating-point numbers are rounded to nine decimals, because further digits are
-noise.
+Columns are found by their usual names (`ALIASES`), in upper or lower case; folders such as `symbol=AAPL` are columns.
+Decimal text is exact to the last digit; more than nine decimals are an error. Floating-point numbers are rounded to
+nine decimals, because further digits are noise.
 """
 
 from __future__ import annotations
