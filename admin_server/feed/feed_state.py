@@ -32,8 +32,14 @@ from tandemfeed.admin_server.feed.members.adapter_starts import AdapterStarts
 from tandemfeed.admin_server.feed.members.claims import Claims, Grounds, SessionVerdict, impossible_in
 from tandemfeed.admin_server.feed.members.feed_reports import FeedReports
 from tandemfeed.admin_server.feed.members.registered_processes import RegisteredProcesses
-from tandemfeed.admin_server.feed.members.registrations import ENDPOINT_LENGTH_MAX, AnotherProcess, ProcessStart
+from tandemfeed.admin_server.feed.members.registrations import (
+    ENDPOINT_LENGTH_MAX,
+    AnotherProcess,
+    ProcessStart,
+    StartsTooOften,
+)
 from tandemfeed.admin_server.feed.members.replay_limits import ReplayLimits
+from tandemfeed.admin_server.feed.members.start_limits import StartLimits
 from tandemfeed.admin_server.feed.streams import Attendance, Subscriber
 from tandemfeed.admin_server.feed.subscriber_streams import SubscriberStreams
 from tandemfeed.admin_server.lease.lease_core import FeedLease, Offer
@@ -93,7 +99,7 @@ class FeedState:
         self._conversions = Conversions(feed)
         self._resumed: dict[int, int] = {}  # adapter_id -> incarnation of a start that registered again
         self._sessions = CurrentSession(feed, records)
-        self._claims = Claims()
+        self._claims, self._start_limits = Claims(), StartLimits()
         self._channel_ids = frozenset(channel_ids)
         self._subscribers = SubscriberStreams(self._attending)
         self._announce_at_ns: int | None = None
@@ -142,7 +148,7 @@ class FeedState:
         """The start that this registration resumes; None: it needs a new start.
 
         Raises:
-            AnotherProcess, ReturnAwaited: the process may not register.
+            AnotherProcess, ReturnAwaited, StartsTooOften: the process may not register.
             OtherConversion: it is a new start, and it would convert otherwise than an attending adapter.
         """
         with self._changed:
@@ -150,6 +156,10 @@ class FeedState:
             resumed = self._starts.resumable(adapter.adapter_id, request)
             if resumed is None:
                 self._conversions.check(adapter.adapter_id, request.conversions, self._attending.keys())
+                if wait_ns := self._start_limits.begin(adapter.adapter_id, time.monotonic_ns()):
+                    what = f"{adapter.name} begins new starts in a loop"
+                    self._refuse("starts", adapter.adapter_id, what.partition(" ")[2])
+                    raise StartsTooOften(f"{what}; the next one may begin in {wait_ns / 1e9:.1f} s")
             return resumed
 
     def claim_registration(

@@ -31,6 +31,10 @@ class ReturnAwaited(Exception):
     """The process registered before the server's restart may still return; the text says for how long."""
 
 
+class StartsTooOften(ReturnAwaited):
+    """The adapter begins new starts in a loop; the text says when the next one may begin."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessStart:
     """One start of an adapter's process.

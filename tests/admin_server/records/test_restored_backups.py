@@ -15,6 +15,7 @@ import grpc
 import pytest
 
 from tandemfeed.admin_server.audit.files import audit_files
+from tandemfeed.admin_server.feed.members.start_limits import BURST
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.transport.calls.channels import open_channel
 from tandemfeed.transport.calls.login import Login, login
@@ -253,6 +254,23 @@ def test_a_start_that_the_server_did_not_register_is_no_proof_of_a_restored_back
         back.vanish()
         assert key_ids(server) == known
     assert not audit_of(folder, "records restored")
+
+
+def test_an_adapter_that_joins_and_leaves_in_a_loop_is_limited_and_named(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        other = Adapter(server, "b")
+
+        def flap() -> None:
+            for _ in range(10 * BURST):
+                Adapter(server, "a", attends=False, replace=True).vanish()
+
+        with pytest.raises(grpc.RpcError, match="a begins new starts in a loop; the next one may begin in") as refused:
+            flap()
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE  # an adapter tries again on this status
+        assert await_doubt(server, "a").what == "begins new starts in a loop"
+        other.report()
+        other.vanish()
+        Adapter(server, "b", replace=True).vanish()
 
 
 def test_a_right_that_ends_while_no_server_runs_replaces_keys_at_the_next_start(tmp_path: Path) -> None:
