@@ -226,6 +226,7 @@ def test_messages_are_cancelled_by_their_ids(client: Client, gateway: ToyGateway
 
 def test_a_closed_contribution_says_so(client: Client, gateway: ToyGateway) -> None:
     with unopened(client) as contribution:
+        assert len(gateway.calls["Open"]) == 1
         contribution.send(b"a")
     contribution.close()
     with pytest.raises(ValueError, match=r"the contribution is closed; call Client\.contribute again"):

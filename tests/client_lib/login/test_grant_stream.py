@@ -225,3 +225,22 @@ def test_a_thread_that_fails_is_raised_by_whatever_waits_and_later_subscriptions
         await_so(lambda: not running())
     subscribed(grants)
     assert running() == THREADS
+
+
+def test_a_renewal_that_fails_unexpectedly_ends_the_call_and_later_subscriptions_start_others(
+    cluster: ToyCluster, grants: GrantStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: queue.SimpleQueue[str] = queue.SimpleQueue()
+    grants.subscribe("equities", TOPICS, lambda letter: None, SOON_S, fail=lambda name, _: failed.put(name))
+
+    def fail() -> None:
+        raise ValueError("planted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(grants._session, "ensure_token", fail)
+        with grants._changed:
+            grants._renew_after(0)
+        assert failed.get(timeout=SOON_S) == "tandemfeed-renewal"
+        await_so(lambda: not running())
+    subscribed(grants)
+    assert running() == THREADS
