@@ -10,7 +10,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from datetime import date
@@ -67,6 +67,16 @@ def add_output_arguments(parser: argparse.ArgumentParser, default: str | None) -
         help="write to this file; CSV and Parquet: without a suffix it is a folder with a file for each message type",
     )
     parser.add_argument("--kind", default="", metavar="NAME", help="only messages of this type")
+
+
+def require_kind(arguments: argparse.Namespace, classes: Mapping[str, object]) -> None:
+    """Check that `--kind` names a message of the feed: otherwise nothing would ever be printed.
+
+    Raises:
+        OutputRefused: it does not.
+    """
+    if arguments.kind and arguments.kind not in classes:
+        raise OutputRefused(f"--kind {arguments.kind}: the feed has no such message; it has {', '.join(classes)}")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 
-from tandemfeed.client_lib.commands.outputs import add_output_arguments, open_output
+from tandemfeed.client_lib.commands.outputs import add_output_arguments, open_output, require_kind
 from tandemfeed.client_lib.commands.running import Interruption, client_of, run_command
 from tandemfeed.client_lib.stream.starts import Start, utc
 from tandemfeed.transport.process_shell import add_connection_arguments, configure_logging, connection_from
@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 arguments.topic, feed=arguments.feed, start=start, until=until, speed=arguments.speed
             )
             interruption.set_target(subscription)
+            require_kind(arguments, subscription.classes)
             while not subscription.is_closed:
                 output.write(subscription.poll())
             return 0

@@ -47,6 +47,11 @@ class Interruption:
         with self._lock:
             self._subscription = subscription
 
+    @property
+    def is_stopped(self) -> bool:
+        """True if a signal has come."""
+        return self._signal.is_set
+
     def _wait(self) -> None:
         self._signal.wait()
         with self._lock:

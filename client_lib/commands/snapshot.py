@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from tandemfeed.client_lib.commands.outputs import add_output_arguments, open_output
+from tandemfeed.client_lib.commands.outputs import add_output_arguments, open_output, require_kind
 from tandemfeed.client_lib.commands.running import Interruption, client_of, run_command
 from tandemfeed.client_lib.items import SnapshotTaken
 from tandemfeed.transport.process_shell import add_connection_arguments, configure_logging, connection_from
@@ -35,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 arguments.topic, feed=arguments.feed, start="snapshot", conflate_by=arguments.by
             )
             interruption.set_target(subscription)
+            require_kind(arguments, subscription.classes)
             missing = set(subscription.grant.topics_by_channel)
             while missing and not subscription.is_closed:
                 for item in subscription.poll():

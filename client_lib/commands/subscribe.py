@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.live import Live as LiveDisplay
 
 from tandemfeed.client_lib.commands.live_view import LiveFigures, alarm_text, render
-from tandemfeed.client_lib.commands.outputs import add_output_arguments, open_output
+from tandemfeed.client_lib.commands.outputs import add_output_arguments, open_output, require_kind
 from tandemfeed.client_lib.commands.running import EXIT_REFUSED, Interruption, client_of, run_command
 from tandemfeed.client_lib.items import Batch, Filled, Item, Revoked
 from tandemfeed.client_lib.reading.lag import OnLag
@@ -39,11 +39,13 @@ from tandemfeed.transport.scheduling import request_short_slices, tune_for_low_l
 
 INTERVAL_NS = 1_000_000_000
 NAMED_STARTS: dict[str, Start] = {"live": "live", "first": "first", "snapshot": "snapshot"}
+EXIT_INCOMPLETE = 3
 ALARMS_SHOWN = 10  # every packet of a faulty adapter may differ
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns 0 after a normal end, 2 if the cluster refuses or revokes access or does not answer."""
+    """Entry point; returns 0 after a normal end, 2 if the cluster refuses or revokes access or does not answer, 3 if
+    the feed ended before `--count` messages."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     connection = connection_from(parser, arguments)
@@ -67,8 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 transport=arguments.transport,
             )
             interruption.set_target(subscription)
+            require_kind(arguments, subscription.classes)
             tune_for_low_latency()
-            return _follow(subscription, arguments)
+            return _follow(subscription, arguments, interruption)
 
     return run_command("subscribe", work)
 
@@ -134,7 +137,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print statistics, one JSON line per second")
     add_output_arguments(parser, None)
-    parser.add_argument("--count", type=_message_count, metavar="N", help="stop after exactly N messages")
+    parser.add_argument(
+        "--count", type=_message_count, metavar="N", help="stop after exactly N messages, of --kind if it is given"
+    )
     parser.add_argument("--until-end", action="store_true", help="stop when the feed ends")
     parser.add_argument(
         "--record",
@@ -174,7 +179,7 @@ def _message_count(text: str) -> int:
     return int(text)
 
 
-def _follow(subscription: Subscription[Any], arguments: argparse.Namespace) -> int:
+def _follow(subscription: Subscription[Any], arguments: argparse.Namespace, interruption: Interruption) -> int:
     """Read until the end, and show the items as the arguments say."""
     serve_metrics(arguments.metrics_port, CounterCollector(subscription.counters))
     recorder = DeliveryRecorder() if arguments.record else None
@@ -186,7 +191,7 @@ def _follow(subscription: Subscription[Any], arguments: argparse.Namespace) -> i
         while not subscription.is_closed and missing != 0:
             items = subscription.poll(max(0, next_interval_ns - time.monotonic_ns()) / 1e9)
             if missing is not None:
-                items, missing = _first_messages(items, missing)
+                items, missing = _first_messages(items, missing, arguments.kind)
             figures.take(items)
             if recorder is not None:
                 recorder.record(items)
@@ -206,24 +211,37 @@ def _follow(subscription: Subscription[Any], arguments: argparse.Namespace) -> i
         show_interval()
     if recorder is not None:
         recorder.save(arguments.record)
+    if missing and not status and not interruption.is_stopped:
+        have = arguments.count - missing
+        print(f"tandemfeed subscribe: the feed ended after {have} of {arguments.count} messages", file=sys.stderr)
+        return EXIT_INCOMPLETE
     return status
 
 
-def _first_messages(items: Iterable[Item], message_count: int) -> tuple[list[Item], int]:
-    """The items up to that many messages, and how many messages are still missing."""
+def _first_messages(items: Iterable[Item], message_count: int, kind: str) -> tuple[list[Item], int]:
+    """The items up to that many messages of a kind (empty: of any), and how many messages are still missing."""
     chosen: list[Item] = []
     for item in items:
         batch = item.batch if isinstance(item, Filled) else item
-        if not isinstance(batch, Batch) or batch.message_count <= message_count:
+        if not isinstance(batch, Batch):
             chosen.append(item)
-            message_count -= batch.message_count if isinstance(batch, Batch) else 0
-        elif message_count:
-            first = batch.first_messages(message_count)
-            chosen.append(Filled(first) if isinstance(item, Filled) else first)
-            message_count = 0
-        if not message_count:
-            break
+            continue
+        counted = _places(batch, kind)
+        if len(counted) < message_count:
+            chosen.append(item)
+            message_count -= len(counted)
+            continue
+        first = batch.first_messages(counted[message_count - 1] + 1)
+        chosen.append(Filled(first) if isinstance(item, Filled) else first)
+        return chosen, 0
     return chosen, message_count
+
+
+def _places(batch: Batch, kind: str) -> Sequence[int]:
+    """The places of a batch's messages of a kind; empty: of all."""
+    if not kind:
+        return range(batch.message_count)
+    return [place for place, message in enumerate(batch.messages()) if type(message).__name__ == kind]
 
 
 @contextlib.contextmanager

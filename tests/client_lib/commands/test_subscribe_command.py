@@ -90,6 +90,33 @@ def test_count_is_exact_though_a_packet_has_more_messages(cluster: ToyCluster, s
         assert DeliveryRecord.load(record).figures({1: 7}).delivered == 7
 
 
+def test_a_count_that_the_feed_does_not_reach_is_in_the_exit_status(cluster: ToyCluster, start: Start) -> None:
+    process = start("--start", "first", "--as=text", "--count", "11", "--until-end")
+    output, errors = feed_until_it_ends(cluster, process)
+    assert process.returncode == 3, errors
+    assert [int(line.split()[0]) for line in output.splitlines() if not line.startswith("#")] == list(range(1, 11))
+    assert "the feed ended after 10 of 11 messages" in errors
+
+
+def test_a_count_is_of_the_messages_that_are_printed(cluster: ToyCluster, start: Start) -> None:
+    process = start("--start", "first", "--as=text", "--count", "3", "--kind", "Note")
+    output, errors = feed_until_it_ends(cluster, process)
+    assert process.returncode == 0, errors
+    lines = [line for line in output.splitlines() if not line.startswith("#")]
+    assert len(lines) == 3
+    assert all(" Note(" in line for line in lines)
+
+
+@pytest.mark.parametrize(("command", "options"), [("subscribe", []), ("snapshot", ["--by", "number"]), ("replay", [])])
+def test_a_kind_that_the_feed_does_not_have_is_refused(
+    cluster: ToyCluster, start: Start, command: str, options: list[str]
+) -> None:
+    process = start("--as=text", "--kind", "Knot", *options, command=command)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert f"tandemfeed {command}: --kind Knot: the feed has no such message; it has " in errors
+
+
 def test_a_count_must_be_positive(start: Start) -> None:
     _, errors = start("--count", "0").communicate(timeout=30)
     assert "'0' is not a number of messages; expected 1, 2, 3" in errors
