@@ -4,21 +4,18 @@ A `Reading` has one iterator for all loops over it, so a loop that was left cont
 nothing is skipped or repeated. An item counts as handled when the application asks for what follows it, or leaves the
 subscription's `with` block without an exception; a durable cursor relies on that.
 
-`async for` reads in a thread of its own, which hands items over to the event loop. At most HANDED_OVER_COUNT_MAX
-results of `poll` wait there; then the thread waits too, and datagrams stay in the usual receive queues.
+`async for` reads in a thread of its own (`polling_thread`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from tandemfeed.client_lib.errors import AuthorizationRefused, TooSlow
 from tandemfeed.client_lib.items import Batch, Event, Item, Revoked
@@ -26,12 +23,9 @@ from tandemfeed.client_lib.messages.message import Message, MessageClasses
 from tandemfeed.client_lib.own_process import OwnProcess, end_when_forked
 from tandemfeed.client_lib.reading.cursor import Cursor, CursorUnusable
 from tandemfeed.client_lib.reading.lag import Disconnected, LagPolicy
+from tandemfeed.client_lib.reading.polling_thread import PolledItems, PollingThread
 from tandemfeed.client_lib.reading.storage import NotStored, StoredAgain
 from tandemfeed.client_lib.tables import Batches
-from tandemfeed.runtime.threads import start_thread
-
-HANDED_OVER_COUNT_MAX = 64
-LOOK_FOR_END_S = 1.0  # how often a thread that waits for its reader looks whether the subscription has ended
 
 M = TypeVar("M")
 T_co = TypeVar("T_co", covariant=True)
@@ -89,22 +83,6 @@ class Reading(Generic[T_co]):
             self._async_iterator = None
             source.put_event_back()
             raise
-
-
-class PolledItems(Protocol):
-    """What is polled for items. Does not refer to the `Readable`, so that threads do not keep it.
-
-    Attributes:
-        is_stopping: no more will come.
-    """
-
-    is_stopping: bool
-
-    def poll(self, timeout_s: float | None) -> list[Item]:
-        """Wait until there are items, the time-out (None: no limit) has passed, or no more will come."""
-
-    def stop(self) -> None:
-        """Make `poll` return."""
 
 
 class Readable(ABC, Generic[M]):
@@ -376,7 +354,7 @@ class ItemSource:
         self.check, self.is_ended = subscription.process.check, False
         end_when_forked(self)
         self._waiting: deque[Item] = deque()
-        self._thread: _PollingThread | None = None
+        self._thread: PollingThread | None = None
         self.present: Item | None = None  # taken, and not handled yet
 
     def take(self) -> Item | None:
@@ -425,7 +403,7 @@ class ItemSource:
             self.check()
             return None
         if self._thread is None:
-            self._thread = _PollingThread(self._subscription)
+            self._thread = PollingThread(self._subscription)
         while not self._waiting and not self.is_ended:
             store_in_s = self._subscription.store_in_s
             try:
@@ -467,63 +445,3 @@ class ItemSource:
             self._subscription.stop()
             self._thread.end()
             await self._thread.wait_ended()
-
-
-class _PollingThread:
-    """Polls a subscription, and passes the results to the event loop that runs now.
-
-    Once the subscription is open, it does not refer to it, so that an application can drop it.
-    """
-
-    def __init__(self, subscription: Readable[Any]) -> None:
-        self._handed_over: asyncio.Queue[list[Item] | BaseException | None] = asyncio.Queue()
-        reads_ahead = subscription.lag_policy.reads_ahead  # then what waits must wait there
-        self._room = threading.Semaphore(1 if reads_ahead else HANDED_OVER_COUNT_MAX)
-        self._is_closed = False
-        self._loop = asyncio.get_running_loop()
-        unopened = [subscription]
-        run, name = partial(self._run, unopened), "tandemfeed-subscription"
-        self._thread = start_thread(run, name, lambda _, failure: self._hand_over(failure))
-
-    async def take(self) -> list[Item] | None:
-        """The next result of a poll; None at the end."""
-        items = await self._handed_over.get()
-        if isinstance(items, BaseException):
-            self._handed_over.put_nowait(None)
-            raise items
-        if items is None:
-            self._handed_over.put_nowait(None)
-            return None
-        self._room.release()
-        return items
-
-    def end(self) -> None:
-        """The subscription is closed: do not wait for room."""
-        self._is_closed = True
-        self._room.release()
-
-    async def wait_ended(self) -> None:
-        """Wait until the thread has ended; `end` was called."""
-        await asyncio.to_thread(self._thread.join)
-
-    def _run(self, unopened: list[Readable[Any]]) -> None:
-        source = unopened.pop().open_items()
-        while source is not None and not (source.is_stopping or self._is_closed):
-            items = source.poll(None)
-            self._wait_for_room(source)
-            if not self._hand_over(items):  # the event loop is closed, so no coroutine reads
-                source.stop()
-        self._hand_over(None)
-
-    def _wait_for_room(self, source: PolledItems) -> None:
-        """Wait until the coroutine has taken enough, or the subscription has ended."""
-        while not self._room.acquire(timeout=LOOK_FOR_END_S):
-            if source.is_stopping:
-                return
-
-    def _hand_over(self, what: list[Item] | BaseException | None) -> bool:
-        try:
-            self._loop.call_soon_threadsafe(self._handed_over.put_nowait, what)
-        except RuntimeError:
-            return False
-        return True
