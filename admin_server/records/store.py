@@ -150,8 +150,9 @@ class Store:
     def reserved_end(self, feed_id: int) -> int:
         """The last reserved epoch; 0 if none. Every epoch that was granted had been reserved, whatever the database
         knows: it may be a restored backup."""
-        epoch, _ = self.last_lease(feed_id) or (0, 0)
-        return max(epoch, self._reserved_in_database(feed_id))
+        last = self.last_lease(feed_id)
+        reserved = self._reserved_in_database(feed_id)
+        return reserved if last is None else max(last[0], reserved)
 
     def epochs_beyond(self) -> dict[int, tuple[int, int]]:
         """Feeds of which a later epoch was granted than the database ever reserved: that epoch, and the last reserved.

@@ -13,6 +13,7 @@ import pytest
 from tandemfeed.admin_server.audit.log import AuditLog
 from tandemfeed.admin_server.policy import policy_keeper
 from tandemfeed.admin_server.policy.policy_keeper import PolicyKeeper
+from tandemfeed.admin_server.policy.rules import Action
 from tandemfeed.admin_server.records.lease_records import RecordsUnavailable
 from tandemfeed.admin_server.settings import load_cluster
 from tests.admin_server.cluster_files import POLICY, write_settings
@@ -143,6 +144,48 @@ def test_a_changed_policy_that_could_not_be_recorded_is_loaded_when_it_can_be(wa
         assert watched.keeper.allows("stranger", "observe", ["equities"])  # type: ignore[arg-type]
     assert watched.look() == [False]
     assert watched.keeper.refusal == ""
+
+
+def test_a_change_that_cannot_be_recorded_is_logged_once_for_each_time_that_the_disk_refuses(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "could not record the change of the policy, so the former one stays in force; retrying"
+    write, failing = watched.audit.write, True
+
+    def record(event: str, **fields: object) -> None:
+        if failing:
+            raise OSError(errno.ENOSPC, "no space")
+        write(event, **fields)
+
+    monkeypatch.setattr(watched.audit, "write", record)
+    for changed in ("# changed\n", "# again\n"):
+        caplog.clear()
+        failing = True
+        watched.write(rule(NOON + 10 * SECOND) + changed)
+        for _ in range(3):
+            watched.look()
+        assert [each.message for each in caplog.records].count(text) == 1
+        assert watched.keeper.refusal == "the change could not be recorded: [Errno 28] no space"
+        failing = False
+        watched.look()
+        assert watched.keeper.refusal == ""
+
+
+def test_a_disabled_identity_has_no_right_of_any_kind_until_it_is_enabled(watched: Watched) -> None:
+    keeper, enforced = watched.keeper, watched.enforced
+    watched.look()
+    for disabled in (True, False):
+        watched.enforced = enforced = []
+        keeper.disable(frozenset({"stranger"} if disabled else ()))
+        assert enforced == [not disabled], "lost rights have ended when it returns"
+        assert ("stranger" in keeper, "stranger" in list(keeper)) == (not disabled, not disabled)
+        assert keeper.policy_has("stranger")
+        assert keeper.allows("stranger", Action.OBSERVE, ["equities"]) is not disabled
+        assert keeper.decide("stranger", Action.OBSERVE, "equities").is_allowed is not disabled
+        assert len(keeper) == len(keeper.policy.identities) - disabled
+    keeper.disable(frozenset({"stranger"}))
+    with pytest.raises(KeyError, match="stranger"):
+        keeper["stranger"]
 
 
 def test_a_watch_that_fails_ends_the_process(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import random
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tandemfeed.admin_server.records.authority import Authority
+from tandemfeed.admin_server.records.authority import Authority, Revocation
 from tandemfeed.admin_server.records.state_folder import CLUSTER_KEY_SIZE, StateFolder
 from tandemfeed.admin_server.server import AdminServer
 from tandemfeed.transport.calls.server_names import (
@@ -55,6 +56,15 @@ def test_an_identity_that_is_named_like_a_server_gets_no_servers_certificate(tmp
     pem = issued(Authority(tmp_path), tmp_path, ADMIN_SERVER)
     with pytest.raises(WrongCertificate, match="it names no server, and is not for servers"):
         check_certificate(pem, ADMIN_SERVER)
+
+
+def test_a_revocation_list_has_each_certificate_with_the_second_in_which_it_was_revoked(tmp_path: Path) -> None:
+    authority, at = Authority(tmp_path), datetime.datetime(2026, 11, 28, 12, 30, 59, tzinfo=datetime.UTC)
+    at_unix_ns = int(at.timestamp()) * 1_000_000_000 + 999_999_999
+    revoked = [Revocation(7, at_unix_ns), Revocation(1 << 100, at_unix_ns + 1)]
+    found = x509.load_pem_x509_crl(authority.revocation_list(revoked))
+    second = datetime.timedelta(seconds=1)
+    assert [(each.serial_number, each.revocation_date_utc) for each in found] == [(7, at), (1 << 100, at + second)]
 
 
 def test_a_certificate_is_kept_while_its_purpose_is_the_same_and_is_replaced_when_it_changes(tmp_path: Path) -> None:
