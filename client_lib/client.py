@@ -24,6 +24,7 @@ from tandemfeed.client_lib.stream.subscription import Subscription
 from tandemfeed.client_lib.stream.trust.stream_trust import VerifyMode
 from tandemfeed.feedcore.merge.config import CompareMode, MergerConfig
 from tandemfeed.feedcore.topics import TopicEntry
+from tandemfeed.transport.calls.admin_servers import check_addresses
 from tandemfeed.transport.calls.credentials import CertificateFiles, Credential, SecretFile, TokenFile
 from tandemfeed.transport.multicast.groups import check_interface
 from tandemfeed.transport.multicast.sockets import LOOPBACK, Datagrams, Multicast
@@ -267,6 +268,7 @@ def connect(
     certificate_file: str | Path | None = None,
     key_file: str | Path | None = None,
     token_file: str | Path | None = None,
+    secret_file: str | Path | None = None,
     interface: str = "",
     datagrams: Datagrams | Literal[""] = "",
     timeout_s: float = LOGIN_TIMEOUT_S,
@@ -282,8 +284,9 @@ def connect(
         secret: the secret of that identity; it is not sent (SCRAM-SHA-256).
         certificate_file: instead of a secret: a client's certificate (PEM).
         key_file: the certificate's private key (PEM).
-        token_file: instead of a secret: a token of an outside issuer (JWT). These files are read at each login, so they
-            may be renewed while the client runs.
+        token_file: instead of a secret: a token of an outside issuer (JWT).
+        secret_file: instead of a secret: a file that contains it. All these files are read at each login, so they may
+            be renewed while the client runs.
         interface: the IP address of the network interface on which to join multicast groups; "": loopback.
         datagrams: whose sockets receive multicast: "zeromq" (or ""), or "udp", the kernel's own, which are faster and
             keep fewer datagrams for an application that pauses.
@@ -293,26 +296,26 @@ def connect(
     Raises:
         ForkedProcess: this process was forked from one that had an open client.
         BadProfile: a value is missing, or the profile cannot be used.
-        ValueError: this host has no such interface, there are no such sockets, or not exactly one way to log in is
-            given.
+        ValueError: this host has no such interface, there are no such sockets, an address is not host:port, or not
+            exactly one way to log in is given.
     """
     check_may_connect()
     _check_text(admin=admin, identity=identity, profile=profile, interface=interface, datagrams=datagrams)
-    ways = (secret, certificate_file, token_file)
+    ways = (secret, certificate_file, token_file, secret_file)
     if not admin or ca == "" or not any(way is not None for way in ways):
         known = settings(profile or None, has_credential=any(way is not None for way in ways))
         admin, ca = admin or known.get("admin", ""), known.get("ca", "") if ca == "" else ca
         identity, interface = identity or known.get("identity", ""), interface or known.get("interface", "")
         datagrams = datagrams or cast(Datagrams, known.get("datagrams", ""))
-        if "secret_file" in known:
-            secret = SecretFile(Path(known["secret_file"]))
+        secret_file = secret_file or known.get("secret_file")
         certificate_file = certificate_file or known.get("certificate_file")
         key_file, token_file = key_file or known.get("key_file"), token_file or known.get("token_file")
         for name, value in (("admin", admin), ("ca", ca)):
             if value == "":
                 where = profiles_path()[0]
                 raise BadProfile(f"{name} is missing: give it, set {PREFIX}{name.upper()}, or set it in {where}")
-    credential = _credential(secret, certificate_file, key_file, token_file)
+    check_addresses(admin)
+    credential = _credential(secret, certificate_file, key_file, token_file, secret_file)
     if datagrams not in ("", *get_args(Datagrams)):
         raise ValueError(f"datagrams is {datagrams!r}; it must be 'zeromq' or 'udp'")
     multicast = Multicast(interface or LOOPBACK, datagrams or "zeromq")
@@ -326,16 +329,20 @@ def _credential(
     certificate_file: str | Path | None,
     key_file: str | Path | None,
     token_file: str | Path | None,
+    secret_file: str | Path | None,
 ) -> Credential:
     """The one way of logging in that was given."""
     if secret is not None and not isinstance(secret, Credential):
         raise TypeError(f"secret is of type {type(secret).__name__}; expected text")
-    if [secret, certificate_file, token_file].count(None) != 2 or (certificate_file is None) != (key_file is None):
-        raise ValueError("give one of secret, certificate_file with key_file, and token_file")
+    ways = [secret, certificate_file, token_file, secret_file]
+    if ways.count(None) != len(ways) - 1 or (certificate_file is None) != (key_file is None):
+        raise ValueError("give one of secret, secret_file, certificate_file with key_file, and token_file")
     if certificate_file is not None and key_file is not None:
         return CertificateFiles(Path(certificate_file), Path(key_file))
     if token_file is not None:
         return TokenFile(Path(token_file))
+    if secret_file is not None:
+        return SecretFile(Path(secret_file))
     assert secret is not None
     return secret
 

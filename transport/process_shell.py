@@ -10,7 +10,6 @@ import fcntl
 import json
 import logging
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from tandemfeed.runtime.signals import StopSignal as StopSignal  # every process has one
+from tandemfeed.transport.calls.admin_servers import check_addresses
 from tandemfeed.transport.calls.credentials import (
     CertificateFiles,
     Credential,
@@ -32,7 +32,6 @@ from tandemfeed.transport.multicast.sockets import LOOPBACK, Datagrams, Multicas
 from tandemfeed.transport.profiles import add_profile_argument, complete
 
 WAYS = ("secret_file", "certificate_file", "token_file")  # of logging in
-ADDRESS = re.compile(r"\S+:\d{1,5}")
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -135,9 +134,10 @@ def _add_login_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentG
 
 def _addresses(text: str) -> str:
     """Check one address or several."""
-    for address in text.split(","):
-        if not ADDRESS.fullmatch(address):
-            raise argparse.ArgumentTypeError(f"{address!r} is not HOST:PORT, such as 127.0.0.1:7400")
+    try:
+        check_addresses(text)
+    except ValueError as wrong:
+        raise argparse.ArgumentTypeError(str(wrong)) from None
     return text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,11 +19,34 @@ def test_connect_expects_text(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"secret": "hunter2", "token_file": "token"}, {"certificate_file": "reader.crt"}, {"key_file": "key"}]
+    "given",
+    [
+        {},
+        {"secret": "hunter2", "token_file": "token"},
+        {"secret": "hunter2", "secret_file": "secret"},
+        {"certificate_file": "reader.crt"},
+        {"key_file": "key"},
+    ],
 )
 def test_connect_expects_one_way_to_log_in(given: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="give one of secret, certificate_file with key_file, and token_file"):
+    with pytest.raises(
+        ValueError, match="give one of secret, secret_file, certificate_file with key_file, and token_file"
+    ):
         tandemfeed.connect(admin="127.0.0.1:7400", ca=b"", identity="reader", **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("admin", ["127.0.0.1", "127.0.0.1:", ":7400", "127.0.0.1:7400,standby", "http://host:7400/"])
+def test_connect_expects_addresses_with_a_port(admin: str) -> None:
+    with pytest.raises(ValueError, match=r"is not HOST:PORT, such as 127\.0\.0\.1:7400"):
+        tandemfeed.connect(admin=admin, ca=b"", identity="reader", secret="hunter2")
+
+
+def test_a_secret_may_be_in_a_file(cluster: ToyCluster, tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text(SECRET + "\n")
+    endpoint, ca = cluster.admin_rpc.endpoint, cluster.ca_pem
+    with tandemfeed.connect(admin=endpoint, ca=ca, identity=IDENTITY, secret_file=path) as client:
+        assert client.subscribe().grant.feed_name == "equities"
 
 
 def test_a_secret_of_the_wrong_type_is_not_shown() -> None:

@@ -7,6 +7,7 @@ addresses, so no server can lead them elsewhere.
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +22,19 @@ ELSEWHERE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXC
 PAUSE_S = 0.1  # after all servers failed to answer; doubled for each further round
 PAUSE_MAX_S = 2.0
 TRY_TIMEOUT_S = 3.0  # for one of several servers, because a host that is gone never answers
+ADDRESS = re.compile(r"\S+:\d{1,5}")
 Result = TypeVar("Result")
+
+
+def check_addresses(text: str) -> None:
+    """Check host:port, or host:port,host:port.
+
+    Raises:
+        ValueError: an address is something else.
+    """
+    for address in text.split(","):
+        if not ADDRESS.fullmatch(address.strip()):
+            raise ValueError(f"{address!r} is not HOST:PORT, such as 127.0.0.1:7400")
 
 
 class AdminServers:
