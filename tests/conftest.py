@@ -41,6 +41,15 @@ def _own_scheduling_policy() -> Iterator[None]:
     os.sched_setscheduler(0, policy, parameter)
 
 
+@pytest.fixture(autouse=True)
+def _own_umask() -> Iterator[None]:
+    """Restore the umask, which a command that runs in the process of its test sets for what it stores."""
+    umask = os.umask(0o022)
+    os.umask(umask)
+    yield
+    os.umask(umask)
+
+
 def pytest_report_header() -> str:
     """Show whether the tests are isolated."""
     return ISOLATION.text

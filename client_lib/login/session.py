@@ -20,7 +20,7 @@ from tandemfeed.transport.calls.reachability import Unreachable, call_or_explain
 RETRY_AFTER_S = 0.2  # when no administration server has answered; doubled after each further round
 RETRY_AFTER_MAX_S = 3.0
 RENEW_BEFORE_NS = 60_000_000_000  # time for slow logins before the token expires; at most half of its life
-LIFE_MIN_NS = 10_000_000_000  # of a token: a server that says less is not asked again immediately
+LIFE_MIN_NS = 1_000_000_000  # of a token: a server that says less is not asked again immediately
 
 
 class Session:

@@ -162,17 +162,17 @@ def names_in_contracts() -> Iterator[str]:
             yield from (f"{service.name}/{method.name}" for method in service.methods)
 
 
-def code_of(channel: grpc.Channel, name: str, incarnation: int) -> tuple[grpc.StatusCode, str]:
+def code_of(channel: grpc.Channel, name: str, incarnation: Callable[[], int]) -> tuple[grpc.StatusCode, str]:
     """Make a call; return its code (OK if it was served) and details.
 
     Args:
-        incarnation: of the present start of adapter c.
+        incarnation: begins a start of adapter c, for calls that name one; an adapter may not begin one for each call.
     """
     service, _, method_name = name.partition("/")
     call, method = CALLS[name], getattr(STUBS[service](channel), method_name)
     request = type(call.request).FromString(call.request.SerializeToString())
     if isinstance(request, (admin_pb2.AdapterReport, admin_pb2.AdapterEnded)):
-        request.incarnation = incarnation
+        request.incarnation = incarnation()
     takes_stream = isinstance(method, (grpc.StreamUnaryMultiCallable, grpc.StreamStreamMultiCallable))
     returns_stream = isinstance(method, (grpc.UnaryStreamMultiCallable, grpc.StreamStreamMultiCallable))
     try:

@@ -61,15 +61,22 @@ def ask(cluster: Cluster, callers: Mapping[str, list[BearerFor | None]]) -> Iter
         (own,) = callers["adapter"]
         channel_of_c = opened.enter_context(open_channel(cluster.admin, ca, ADMIN_SERVER, own))
 
+        present: list[int] = []  # the start of adapter c that no call has ended yet
+
         def incarnation() -> int:
-            number: int = admin_pb2_grpc.AdapterRegistryStub(channel_of_c).Register(REGISTRATION).self.incarnation
-            return number
+            if not present:
+                reply = admin_pb2_grpc.AdapterRegistryStub(channel_of_c).Register(REGISTRATION)
+                present.append(reply.self.incarnation)
+            return present[0]
 
         def make(server: str, call: str, bearer: BearerFor | None) -> tuple[grpc.StatusCode, str]:
             if (server, bearer) not in channels:
                 channel = open_channel(endpoints[server], ca, SERVER_NAMES[server], bearer)
                 channels[server, bearer] = opened.enter_context(channel)
-            return code_of(channels[server, bearer], call, incarnation())
+            code, details = code_of(channels[server, bearer], call, incarnation)
+            if code is OK and call.startswith("AdapterRegistry/"):
+                present.clear()
+            return code, details
 
         (revoked,) = callers["revoked"]
         for server, call in (

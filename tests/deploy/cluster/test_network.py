@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[3]
 GROUP, PORT = "239.192.99.1", 5_999
 HEAR = """
 import socket, struct, sys
-from tandemfeed.deploy.command import _apply_placement
-_apply_placement()
+from tandemfeed.deploy.command import apply_placement
+apply_placement()
 own, wanted = sys.argv[1], int(sys.argv[2])
 receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
@@ -39,8 +39,8 @@ print(heard, flush=True)
 """
 SPEAK = """
 import socket, sys
-from tandemfeed.deploy.command import _apply_placement
-_apply_placement()
+from tandemfeed.deploy.command import apply_placement
+apply_placement()
 own, to, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 sending = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 sending.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(own))
