@@ -19,6 +19,7 @@ from typing import Any, get_args
 
 from tandemfeed.client_lib import Client, Item, Subscription
 from tandemfeed.client_lib.commands.running import client_of
+from tandemfeed.client_lib.reading.polling_thread import PolledItems
 from tandemfeed.client_lib.recording.recorder import DeliveryRecorder
 from tandemfeed.client_lib.stream.sockets.transport_choice import Transport
 from tandemfeed.client_lib.stream.trust.stream_trust import VerifyMode
@@ -165,6 +166,28 @@ def _record(client: Client, arguments: argparse.Namespace, application: Applicat
     return recorder
 
 
+class Recorded:
+    """What every shape polls; it records the items on the way. In a coroutine, a thread polls."""
+
+    def __init__(self, polled: PolledItems, recorder: DeliveryRecorder) -> None:
+        self._polled, self._recorder = polled, recorder
+
+    @property
+    def is_stopping(self) -> bool:
+        """No more will come."""
+        return self._polled.is_stopping
+
+    def poll(self, timeout_s: float | None) -> list[Item]:
+        """Wait for items, and record them."""
+        items = self._polled.poll(timeout_s)
+        self._recorder.record(items)
+        return items
+
+    def stop(self) -> None:
+        """Make `poll` return."""
+        self._polled.stop()
+
+
 def _read(client: Client, arguments: argparse.Namespace, application: Application) -> DeliveryRecorder:
     """Read in a shape; what the library delivers to it is recorded on the way."""
     stop, request = StopSignal(), EndRequest()
@@ -172,14 +195,13 @@ def _read(client: Client, arguments: argparse.Namespace, application: Applicatio
 
     def begin(client: Client) -> Subscription[Any]:
         subscription = _subscribe(client, arguments)
-        poll = subscription.poll_unhandled
+        opened = subscription.open_items
 
-        def poll_and_record(timeout_s: float | None = None) -> list[Item]:
-            items = poll(timeout_s)
-            recorder.record(items)
-            return items
+        def open_recorded() -> Recorded | None:
+            polled = opened()
+            return None if polled is None else Recorded(polled, recorder)
 
-        subscription.poll_unhandled = poll_and_record  # type: ignore[method-assign]
+        subscription.open_items = open_recorded  # type: ignore[assignment, method-assign]
         request.watch(subscription, application, lambda: stop.is_set)
         announce_ready(feed=arguments.feed)
         return subscription
