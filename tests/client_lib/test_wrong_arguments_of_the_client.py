@@ -35,7 +35,7 @@ def test_connect_expects_one_way_to_log_in(given: dict[str, str]) -> None:
         tandemfeed.connect(admin="127.0.0.1:7400", ca=b"", identity="reader", **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("admin", ["127.0.0.1", "127.0.0.1:", ":7400", "127.0.0.1:7400,standby", "http://host:7400/"])
+@pytest.mark.parametrize("admin", ["127.0.0.1", "127.0.0.1:", ":7400", "127.0.0.1:7400,standby", "host:port"])
 def test_connect_expects_addresses_with_a_port(admin: str) -> None:
     with pytest.raises(ValueError, match=r"is not HOST:PORT, such as 127\.0\.0\.1:7400"):
         tandemfeed.connect(admin=admin, ca=b"", identity="reader", secret="hunter2")
