@@ -262,9 +262,10 @@ class Cluster:
         arguments += self.connection(SUBSCRIBER, feed.client)
         return self._start(feed.forger, arguments, host=feed.client)
 
-    def start_observer(self, feed: FeedLayout, message_count: int) -> ManagedProcess:
+    def start_observer(self, feed: FeedLayout, message_count: int, verify: VerifyMode) -> ManagedProcess:
         """Start a reader on the client's host that catches up this many messages, again and again."""
-        arguments = ["--feed", feed.name, "--messages", str(message_count), *self.connection(SUBSCRIBER, feed.client)]
+        arguments = ["--feed", feed.name, "--messages", str(message_count), "--verify", verify]
+        arguments += self.connection(SUBSCRIBER, feed.client)
         return self._start(feed.observer, arguments, host=feed.client, nice=MODERATE_NICE, module=OBSERVER)
 
     # ---- checking and waiting ----

@@ -14,13 +14,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tandemfeed.client_lib import Batch, Client, Distrusted
 from tandemfeed.client_lib.commands.running import client_of
+from tandemfeed.client_lib.stream.trust.stream_trust import VerifyMode
 from tandemfeed.deploy.cluster.processes import ManagedProcess
 from tandemfeed.deploy.command import apply_placement
 from tandemfeed.deploy.drills.application import Application
@@ -65,11 +66,15 @@ class Observer:
 
     Args:
         message_count: messages of one pass.
+        verify: as for `client.subscribe`. With "alarm", a forged packet may take the place of a genuine one, as the
+            alarm says.
     """
 
-    def __init__(self, client: Client, feed: str, message_count: int, is_stopped: threading.Event) -> None:
+    def __init__(
+        self, client: Client, feed: str, message_count: int, verify: VerifyMode, is_stopped: threading.Event
+    ) -> None:
         self._client, self._feed, self._message_count = client, feed, message_count
-        self._is_stopped = is_stopped
+        self._verify, self._is_stopped = verify, is_stopped
         self._counts: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
 
@@ -90,7 +95,7 @@ class Observer:
 
     def _catch_up(self, checked: Application) -> None:
         until_s, is_live = time.monotonic() + PASS_S_MAX, False
-        with self._client.subscribe(feed=self._feed, start="first") as subscription:
+        with self._client.subscribe(feed=self._feed, start="first", verify=self._verify) as subscription:
             while checked.delivered < self._message_count and time.monotonic() < until_s:
                 if self._is_stopped.is_set() or subscription.is_closed or subscription.has_ended:
                     break
@@ -136,6 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(allow_abbrev=False, prog="observer", description=main.__doc__)
     parser.add_argument("--feed", required=True, metavar="NAME", help="name of the feed")
     parser.add_argument("--messages", type=int, default=1_000_000, metavar="N", help="messages of a pass")
+    parser.add_argument("--verify", choices=get_args(VerifyMode), default="alarm", help="as for subscribe")
     add_connection_arguments(parser)
     arguments = parser.parse_args(argv)
     configure_logging("observer", arguments.log_level)
@@ -148,7 +154,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     start_thread(await_stop, "stdin", end_process)
     with client_of(connection) as client:
         announce_ready(feed=arguments.feed)
-        findings: dict[str, Any] = {**Observer(client, arguments.feed, arguments.messages, is_stopped).run()}
+        observer = Observer(client, arguments.feed, arguments.messages, arguments.verify, is_stopped)
+        findings: dict[str, Any] = {**observer.run()}
     announce("observed", **findings)
     return 0
 

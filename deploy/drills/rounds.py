@@ -286,7 +286,7 @@ def _start_observers(plan: DrillPlan, cluster: Cluster) -> list[tuple[FeedLayout
     """Start a reader beside each feed, and its pauses."""
     observing = []
     for feed in cluster.feeds if plan.observe else ():
-        process = cluster.start_observer(feed, plan.observe)
+        process = cluster.start_observer(feed, plan.observe, plan.fault.verify)
         process.await_event("ready", START_TIMEOUT_S)
         observing.append((feed, Pauser(process, random.Random((plan.seed << 8) ^ feed.feed_id))))
     return observing
