@@ -181,12 +181,10 @@ def test_a_loss_at_a_second_client_fails_the_drill() -> None:
 
 @pytest.mark.parametrize("name", ["missing", "repeated", "distrusted"])
 def test_a_drill_in_which_the_reader_beside_it_found_something_wrong_is_not_clean(name: str) -> None:
-    counts = {"fault": "lie", "lost": 0, "duplicated": 0, "out_of_order": 0, "content_wrong": 0}
+    counts = {"lost": 0, "duplicated": 0, "out_of_order": 0, "content_wrong": 0}
     observer = {"passes": 3, "delivered": 10, "missing": 0, "repeated": 0, "distrusted": 0}
     assert is_clean({**counts, "observer": observer})
     assert not is_clean({**counts, "observer": observer | {name: 1}})
-    forged = is_clean({**counts, "fault": "forge", "observer": observer | {name: 1}})
-    assert forged is (name == "distrusted"), "somebody does forge"
 
 
 @pytest.mark.parametrize(("count", "p99"), [(1, 1.0), (10, 10.0), (100, 100.0), (1_000, 991.0)])
