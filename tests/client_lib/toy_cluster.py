@@ -269,7 +269,7 @@ class ToyAdmin(
         """Send a grant to every subscription; None: the present one."""
         grant = grant or self._cluster.whole_grant()
         for call in self._calls:
-            for subscription_id in call.subscription_ids:
+            for subscription_id in tuple(call.subscription_ids):  # one may be cancelled meanwhile
                 call.updates.put(admin_pb2.SubscriptionUpdate(subscription_id=subscription_id, grant=grant))
 
     def end_calls(self) -> None:
