@@ -112,8 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(command: Callable[[list[str]], int], arguments: list[str]) -> int:
-    """Run a sub-command in this process, whose output may be shown by a console that has not all characters, and may
-    be read only in part, as by `head`."""
+    """Run a sub-command in this process, whose output may go to a console that lacks some characters, and may be read
+    only in part, as by `head`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

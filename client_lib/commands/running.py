@@ -94,8 +94,7 @@ def run_command(name: str, work: Callable[[], int]) -> int:
         print(f"tandemfeed {name}: {type(refused).__name__}: {refused}", file=sys.stderr)
         return EXIT_REFUSED
     except BrokenPipeError:  # the reader of the output has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        raise
     except (OSError, OutputRefused, ValueError) as failed:
         print(f"tandemfeed {name}: {failed}", file=sys.stderr)
         return EXIT_REFUSED

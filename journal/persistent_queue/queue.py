@@ -374,7 +374,7 @@ class PersistentQueue:
         self._groups.require_whole()
 
     def _fail(self, reason: BaseException) -> QueueFailed:
-        """Fail, whoever saw the reason; returns the error. The caller may hold locks."""
+        """Fail, whichever thread saw the reason; returns the error. The caller may hold locks."""
         failure = QueueFailed(
             f"{self.folder}: the disk refused a write or a flush ({reason}); close the queue, check the disk, and open "
             "the queue again, which writes again what may be lost"

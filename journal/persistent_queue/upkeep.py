@@ -1,8 +1,8 @@
 """Background work on two threads: one writes checkpoints, recycles blocks and makes the next one; the other commits
 groups that no caller waits for.
 
-Writes the log only by committing groups, as any caller does. After a failure, whoever saw it, the first thread releases
-the callers that wait: the one that saw it may hold locks.
+Writes the log only by committing groups, as any caller does. After a failure, in whichever thread, the first thread
+releases the callers that wait: the one that saw it may hold locks.
 """
 
 from __future__ import annotations

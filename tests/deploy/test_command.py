@@ -57,7 +57,7 @@ def test_a_command_ends_without_a_search_for_cycles() -> None:
     assert left < 1_000 < kept
 
 
-def test_a_reader_that_stops_reading_ends_a_command_without_a_word(tmp_path: Path) -> None:
+def test_a_reader_that_stops_reading_ends_a_command_silently(tmp_path: Path) -> None:
     """In every command alike, and also while it prints its help."""
     for arguments in (["convert", "explain", "--shipped", "itch50"], ["completion", "bash"], ["adapter", "--help"]):
         reader, writer = os.pipe()
@@ -74,7 +74,7 @@ def test_a_reader_that_stops_reading_ends_a_command_without_a_word(tmp_path: Pat
         assert (done.returncode, done.stderr) == (0, ""), arguments
 
 
-def test_a_console_without_a_character_shows_its_number(tmp_path: Path) -> None:
+def test_a_character_that_the_console_does_not_have_is_printed_as_its_code(tmp_path: Path) -> None:
     program = (
         "import sys\nfrom tandemfeed.deploy.command import _run\n"
         "_run(lambda _: print(chr(0x20AC)) or print(chr(0x20AC), file=sys.stderr) or 0, [])"

@@ -2,7 +2,7 @@
 
 Strings, annotations, docstrings, assertions (the `strict` of `zip` is one) and decorators get no faults, because these
 would not test logic; nor do the values of module and class constants, which are configuration. A change that differs
-only for a caller who tells `False` from 0 or None is not made either.
+only for a caller that distinguishes `False` from 0 or None is not made either.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def place_of(stream, number):  # type: ignore[no-untyped-def]
 
 @compiled_part
 def key_of(stream, number):  # type: ignore[no-untyped-def]
-    """What tells a message from the others that have its place; never 0."""
+    """What distinguishes a message from the others that have its place; never 0."""
     return ((stream + 1) << STREAM_SHIFT) ^ number
 
 

@@ -80,7 +80,7 @@ class _Content(io.RawIOBase):
         if self._source is self._file:
             count: int = self._source.readinto(buffer)
             return count
-        if self.damage:  # whoever reads on finds another, later reason
+        if self.damage:  # reading on would only find a later reason
             return 0
         try:
             data = self._source.read1(len(buffer))

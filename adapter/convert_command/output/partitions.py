@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from tandemfeed.adapter.convert_command.output.row_groups import ROWS_MAX, TOTAL_BYTES_MAX, RecordBatch, RowGroups
 from tandemfeed.adapter.convert_command.output.write_thread import WriteThread
 from tandemfeed.feedcore.documents.message_model import MessageModel
+from tandemfeed.feedcore.hive_path import NO_VALUE
 from tandemfeed.runtime import durable
 
 OPEN_MAX = 256  # files; the one that was not used for longest is completed first
-NO_DAY = "__HIVE_DEFAULT_PARTITION__"  # Hive's name for null
 EPOCH = date(1970, 1, 1)
 
 
@@ -95,7 +95,7 @@ class _Place(NamedTuple):
     bucket: int
 
     def folder(self, root: Path) -> Path:
-        day = NO_DAY if self.day < 0 else (EPOCH + timedelta(self.day)).isoformat()
+        day = NO_VALUE if self.day < 0 else (EPOCH + timedelta(self.day)).isoformat()
         return root / f"day={day}" / f"type={self.name}" / f"bucket={self.bucket:03}"
 
 

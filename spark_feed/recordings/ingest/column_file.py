@@ -59,10 +59,11 @@ class ColumnFile:
         except (pa.ArrowException, OSError) as reason:
             raise self._unreadable(reason) from reason
         self.size = path.stat().st_size
-        self._of_path = columns_of_path(path.absolute())
+        try:
+            self._of_path = columns_of_path(path.absolute(), self.schema.names)
+        except ValueError as twice:
+            raise RecordingError(f"{path}: {twice}") from None
         for name in self._of_path:
-            if name.lower() in map(str.lower, self.schema.names):
-                raise RecordingError(f"{path}: both the file and its path have a column {name!r}; rename one of them")
             self.schema = self.schema.append(pa.field(name, pa.string()))
 
     def type_of(self, name: str) -> Any:

@@ -87,7 +87,8 @@ class _Stream:
 
     def lacks(self, number: int) -> bool:
         """True if a number was given up, and has not come since."""
-        return any(first <= number < end for first, end in self.gaps)
+        place = bisect_left(self.gaps, (number + 1, 0)) - 1  # of the last gap that begins by this number
+        return place >= 0 and number < self.gaps[place][1]
 
 
 class LineMerge:

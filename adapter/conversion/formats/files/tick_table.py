@@ -81,10 +81,12 @@ def read_tick_file(
         table = pyarrow.parquet.read_table(path) if path.suffix == ".parquet" else _read_csv(path)
     except (pa.ArrowException, UnicodeDecodeError) as wrong:
         raise unreadable(wrong) from None
-    for of_path, value in columns_of_path(path.absolute()).items():
-        if of_path.lower() in map(str.lower, table.column_names):
-            raise FormatError(f"both the file and its path have a column {of_path!r}; rename one of them")
-        table = table.append_column(of_path, pa.array([value] * table.num_rows, pa.string()))
+    try:
+        of_path = columns_of_path(path.absolute(), table.column_names)
+    except ValueError as twice:
+        raise FormatError(str(twice)) from None
+    for name, value in of_path.items():
+        table = table.append_column(name, pa.array([value] * table.num_rows, pa.string()))
     columns = _Columns(table, options)
     name = "quote" if columns.has("bid_price") or columns.has("ask_price") else "trade"
     wanted = list(source_format.messages[name].fields)
